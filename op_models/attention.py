@@ -172,6 +172,14 @@ def quantised_attention_outputs(
     return attention_outputs(real, w, past=past, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
 
 
+def masked_self_outputs(
+    x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, *, num_heads: int
+) -> Outputs:
+    """Values [batch, 1, hidden], and keys and values in the buffer that came in."""
+    kept = (x.dtype, (2, x.shape[0], num_heads, x.shape[1], w.shape[1] // 3 // max(num_heads, 1)))
+    return [(x.dtype, (*x.shape[:2], w.shape[1] // 3)), kept if past is None else (past.dtype, past.shape)]
+
+
 def own_product_axes(op: Operator, *, num_heads: int) -> Axes:
     """The columns of its product are queries, keys and values by heads; so are caches [2, batch, heads, ...]."""
     pattern = f"N . ., . (. h .), (. h .), , . N h . . -> N . (h .), . N h . . | {ATTENDS}"
@@ -182,7 +190,7 @@ def own_product_axes(op: Operator, *, num_heads: int) -> Axes:
 @op(
     "com.microsoft::Attention", outputs=attention_outputs, continued={1: 4}, axes=own_product_axes,
 )  # fmt: skip
-@op("com.microsoft::DecoderMaskedSelfAttention", continued={1: 4})
+@op("com.microsoft::DecoderMaskedSelfAttention", continued={1: 4}, outputs=masked_self_outputs)
 def attention_ort(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, mask: Maybe = None, past: Maybe = None, bias: Maybe = None,
     before: Maybe = None, *, num_heads: int, unidirectional: int = 0, do_rotary: int = 0,
@@ -204,7 +212,13 @@ def attention_ort(
     )  # fmt: skip
 
 
-@op("com.microsoft::QOrderedAttention", inputs=(0, 5, 6, 7, 17, 18, 19))
+def ordered_outputs(x: Tensor, *others: Maybe) -> Outputs:
+    """Values [batch, length, hidden], in integers; the weights of values are input 7."""
+    w = others[6] if len(others) > 6 else None
+    return [(x.dtype, (*x.shape[:2], w.shape[1]))] if w is not None else []
+
+
+@op("com.microsoft::QOrderedAttention", inputs=(0, 5, 6, 7, 17, 18, 19), outputs=ordered_outputs)
 def ordered_attention(
     op: Operator, x: Tensor, wq: Tensor, wk: Tensor, wv: Tensor, mask: Maybe = None, past: Maybe = None,
     bias: Maybe = None, *, num_heads: int, unidirectional: int = 0,
@@ -223,7 +237,17 @@ def unpacked(x: Tensor, offset: Tensor) -> Tensor:
     return replace(x, shape=(batch, -(-x.shape[0] // max(batch, 1)), *x.shape[1:]))
 
 
-@op("com.microsoft::PackedAttention", inputs=(0, 1, 2, 3, 5))
+def packed_outputs(x: Tensor, w: Tensor, *, qkv_hidden_sizes: tuple[int, ...] | None = None) -> Outputs:
+    """Values of all tokens [n, hidden]."""
+    return [(x.dtype, (x.shape[0], qkv_hidden_sizes[2] if qkv_hidden_sizes else w.shape[1] // 3))]
+
+
+def packed_multi_head_outputs(q: Tensor, k: Maybe = None, v: Maybe = None) -> Outputs:
+    """Values of all tokens [n, hidden]; queries may hold keys and values, [n, heads, 3, head size]."""
+    return [(q.dtype, (q.shape[0], v.shape[1] if v is not None else q.size // max(3 * q.shape[0], 1)))]
+
+
+@op("com.microsoft::PackedAttention", inputs=(0, 1, 2, 3, 5), outputs=packed_outputs)
 def packed_attention(
     op: Operator, x: Tensor, w: Tensor, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int,
     qkv_hidden_sizes: tuple[int, ...] | None = None,
@@ -233,7 +257,7 @@ def packed_attention(
     return attention_ort(op, x, w, b, bias=bias, num_heads=num_heads, qkv_hidden_sizes=qkv_hidden_sizes)
 
 
-@op("com.microsoft::PackedMultiHeadAttention", inputs=(0, 1, 2, 3, 4, 6))
+@op("com.microsoft::PackedMultiHeadAttention", inputs=(0, 1, 2, 3, 4, 6), outputs=packed_multi_head_outputs)
 def packed_multi_head_attention(
     op: Operator, q: Tensor, k: Maybe, v: Maybe, b: Maybe, offset: Tensor, bias: Maybe = None, *, num_heads: int
 ) -> Work:
@@ -267,7 +291,20 @@ def multi_head_outputs(
     return [(q.dtype, (q.shape[0], queries, heads * dim_v)), *kept]
 
 
-@op("com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5, 7), continued={1: 5, 2: 6})
+def masked_multi_head_outputs(
+    q: Tensor, k: Maybe = None, v: Maybe = None, mask: Maybe = None, bias: Maybe = None, past: Maybe = None,
+    past_v: Maybe = None, *, num_heads: int,
+) -> Outputs:  # fmt: skip
+    """Values [batch, 1, hidden], keys and values in the buffers that came in; keys may be a cache, [N, heads, ...]."""
+    hidden = v.shape[2] if v is not None and v.rank == 3 else v.shape[1] * v.shape[3] if v is not None else q.shape[2]
+    kept = [None if t is None else (t.dtype, t.shape) for t in (past, past_v)]
+    return [(q.dtype, (*q.shape[:2], hidden)), *kept]
+
+
+@op(
+    "com.microsoft::DecoderMaskedMultiHeadAttention", inputs=(0, 1, 2, 10, 3, 4, 5, 7), continued={1: 5, 2: 6},
+    outputs=masked_multi_head_outputs,
+)  # fmt: skip
 @op(
     "com.microsoft::MultiHeadAttention", inputs=(0, 1, 2, 3, 4, 5, 6, 8), outputs=multi_head_outputs,
     continued={1: 6, 2: 7}, axes=multi_head_axes,
@@ -328,7 +365,10 @@ def group_query_attention(
     return attend(op, size, masks=given(bias), softcap=softcap, vector=vector, read=read, written=written)
 
 
-@op("com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7, 9, 10), continued={1: 3, 2: 4})
+@op(
+    "com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7, 9, 10), continued={1: 3, 2: 4},
+    outputs=group_query_outputs,
+)  # fmt: skip
 def sparse_attention(
     op: Operator, q: Tensor, k: Maybe, past: Tensor, rows: Tensor, columns: Tensor, total: Maybe = None,
     cos: Maybe = None, sin: Maybe = None, *, num_heads: int, kv_num_heads: int, sparse_block_size: int,
@@ -347,7 +387,15 @@ def sparse_attention(
     return attend(op, size, masks=1, vector=ROTATE * rotated, read=read, written=written)
 
 
-@op("com.microsoft::PagedAttention", inputs=(0, 1, 3, 6, 7))
+def paged_outputs(
+    q: Tensor, k: Maybe, v: Maybe, keys: Tensor, values: Tensor, *, num_heads: int, kv_num_heads: int
+) -> Outputs:
+    """Values of all tokens [n, hidden], and the pages of keys and values, which are changed in place."""
+    dim = q.shape[1] // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
+    return [(q.dtype, (q.shape[0], num_heads * dim)), (keys.dtype, keys.shape), (values.dtype, values.shape)]
+
+
+@op("com.microsoft::PagedAttention", inputs=(0, 1, 3, 6, 7), outputs=paged_outputs)
 def paged_attention(
     op: Operator, q: Tensor, k: Maybe, cache: Tensor, lengths: Tensor, table: Tensor, *,
     num_heads: int, kv_num_heads: int, local_window_size: int = -1, softcap: float = 0.0,
@@ -364,7 +412,12 @@ def paged_attention(
     return replace(whole, bytes_written=op.out.bytes + 2 * replace(cache, shape=(q.shape[0], row)).bytes)
 
 
-@op("com.microsoft::GatedRelativePositionBias")
+def scores_bias(q: Tensor, *, num_heads: int) -> Outputs:
+    """One number for each score, of x[batch, length, hidden]."""
+    return [(q.dtype, (q.shape[0], num_heads, q.shape[1], q.shape[1]))] if q.rank == 3 else []
+
+
+@op("com.microsoft::GatedRelativePositionBias", outputs=scores_bias)
 def gated_bias(op: Operator, q: Tensor, bias: Tensor, positions: Tensor, w: Tensor, *, num_heads: int) -> Work:
     """2 B S heads dim D for the product that makes two gates per row; then 1 per bias of a score."""
     dim, columns = w.shape
@@ -382,7 +435,7 @@ def rotary_axes(op: Operator, x: Tensor, positions: Maybe, cos: Tensor, *, num_h
 
 
 @op("com.microsoft::RotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first, axes=rotary_axes)
-@op("com.microsoft::MRotaryEmbedding", inputs=(0, 2, 3, 1))
+@op("com.microsoft::MRotaryEmbedding", inputs=(0, 2, 3, 1), outputs=as_first)
 @op("RotaryEmbedding")
 def rotary_embedding(
     op: Operator, x: Tensor, cos: Tensor, sin: Tensor, positions: Maybe = None, *, num_heads: int = 0,

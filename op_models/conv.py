@@ -29,7 +29,8 @@ def of_one_group(pattern: str) -> Callable[..., Axes]:
 @op("com.microsoft::NhwcConv", "com.microsoft::NhwcFusedConv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op(NHWC + "Conv", outputs=Like("Conv", (0, 1), channels_last=True))
 @op("com.microsoft::FusedConv", outputs=Like("Conv", (0, 1)))
-@op("Conv", "com.microsoft.nchwc::Conv", axes={"Conv": of_one_group("N c ..., o c ..., o -> N o ...")})
+@op("com.microsoft.nchwc::Conv", outputs=Like("Conv", (0, 1)))
+@op("Conv", axes=of_one_group("N c ..., o c ..., o -> N o ..."))
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
@@ -46,9 +47,24 @@ def conv(
     return work(op, size, matrix=2 * op.out.size * w.shape[1] * taps, vector=op.out.size * after, read=read)
 
 
+def transposed(
+    x: Tensor, w: Tensor, pads: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None, output_padding: Sequence[int] | None = None,
+) -> Outputs:  # fmt: skip
+    """(d - 1) stride + (k - 1) dilation + 1 along each axis, with what is added behind and without padding."""
+    n = x.rank - 2
+    around = tuple(map(int, pads.value)) if pads is not None and pads.value else (0,) * 2 * n
+    steps, holes, more = strides or (1,) * n, dilations or (1,) * n, output_padding or (0,) * n
+    sides = [
+        (x.shape[2 + a] - 1) * steps[a] + (w.shape[2 + a] - 1) * holes[a] + 1 + more[a] - around[a] - around[a + n]
+        for a in range(n)
+    ]
+    return [(x.dtype, (x.shape[0], w.shape[1] * group, *sides))]
+
+
 @op(NHWC + "ConvTranspose", outputs=Like("ConvTranspose", (0, 1), channels_last=True))
 @op("ConvTranspose", axes=of_one_group("N c ..., c o ..., o -> N o ..."))
-@op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3))
+@op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3), outputs=transposed)
 def conv_transpose(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,
     memory_format: str = "",
@@ -73,7 +89,13 @@ def deformable(
     return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + extra)
 
 
-@op("CausalConvWithState", "com.microsoft::CausalConvWithState")
+def convolved_and_state(x: Tensor, w: Tensor) -> Outputs:
+    """As x[batch, channels, length], and the last values of each channel, which the next run begins with."""
+    return [(x.dtype, x.shape), (x.dtype, (*x.shape[:2], w.shape[-1] - 1))]
+
+
+@op("com.microsoft::CausalConvWithState", outputs=convolved_and_state)
+@op("CausalConvWithState")
 def causal_conv(op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activation: str = "") -> Work:
     """A depthwise convolution: 2 taps per output; vector: the bias, and x sigmoid(x) as `activation`."""
     channels, taps = w.shape[0], prod(w.shape[2:])

@@ -68,12 +68,18 @@ def quantised_axes(op: Operator, a: Tensor, *others: Maybe) -> Axes:
     return replace(stated, inputs=tuple(named))
 
 
+def whole_product(a: Tensor, b: Tensor) -> Outputs:
+    """The product of matrices in whole numbers of 32 bits."""
+    return [("int32", (*broadcast([a.shape[:-2], b.shape[:-2]]), a.shape[-2], b.shape[-1]))]
+
+
 @op("QLinearMatMul", inputs=(0, 3), axes=quantised_axes)
-@op("com.microsoft::QOrderedMatMul", inputs=(0, 2, 5, 6))
+@op("com.microsoft::QOrderedMatMul", inputs=(0, 2, 5, 6), outputs=Like("MatMul", (0, 2)))
 @op("com.microsoft::MatMulIntegerToFloat", inputs=(0, 1, 6), outputs=Like("MatMul", (0, 1), dtype=2))
 @op("com.microsoft::TransposeMatMul", inputs=(0, 1), outputs=Like("MatMul", (0, 1)))
 @op("com.microsoft::FusedMatMul", "com.microsoft::FusedMatMulActivation", outputs=Like("MatMul", (0, 1)))
-@op("MatMulInteger", "com.microsoft::MatMulInteger16", inputs=(0, 1), axes={"MatMulInteger": quantised_axes})
+@op("com.microsoft::MatMulInteger16", inputs=(0, 1), outputs=whole_product)
+@op("MatMulInteger", inputs=(0, 1), axes=quantised_axes)
 @op("MatMul", axes=product_axes)
 def matmul(
     op: Operator, a: Tensor, b: Tensor, bias: Maybe = None, summand: Maybe = None, *, alpha: float = 1.0,
@@ -93,10 +99,20 @@ def gemm_axes(op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, transA: in
     return Axes((left, right, bias), ((ROWS, COLUMNS),), ADDS_UP, spread=(2,))
 
 
+#: Types that an attribute names by ONNX's numbers.
+TYPES = {1: "float32", 10: "float16", 16: "bfloat16", 17: "float8e4m3fn", 19: "float8e5m2"}
+
+
+def product_of_type(a: Tensor, b: Tensor, *, transA: int = 0, transB: int = 0, dtype: int = 1) -> Outputs:
+    """The product of two matrices in the type that an attribute names."""
+    return [(TYPES.get(dtype, "float32"), (a.shape[bool(transA)], b.shape[not transB]))]
+
+
 @op("com.microsoft::QGemm", inputs=(0, 3, 6), outputs=Like("Gemm", (0, 3), dtype=8))
 @op("com.microsoft::FusedGemm", outputs=Like("Gemm", (0, 1)))
 @op("com.microsoft::GemmFastGelu", outputs=Like("MatMul", (0, 1)))
-@op("Gemm", "com.microsoft::GemmFloat8", axes={"Gemm": gemm_axes})
+@op("com.microsoft::GemmFloat8", outputs=product_of_type)
+@op("Gemm", axes=gemm_axes)
 def gemm(
     op: Operator, a: Tensor, b: Tensor, c: Maybe = None, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0,
     transB: int = 0, activation: str = "",
@@ -121,6 +137,16 @@ def packed_product(a: Tensor, *, N: int) -> Outputs:
     return [(a.dtype, (*a.shape[:-1], N))]
 
 
+def product_by_shape(a: Tensor, b: Tensor, shape: Tensor) -> Outputs:
+    """The first input's shape with as many columns as the weights have, whose shape is an input."""
+    return [(a.dtype, (*a.shape[:-1], int(shape.value[1])))] if shape.value else []
+
+
+def by_rows(a: Tensor, b: Tensor) -> Outputs:
+    """The first input's shape with as many columns as the weights have rows."""
+    return [(a.dtype, (*a.shape[:-1], b.shape[0]))]
+
+
 def packed_axes(op: Operator, *, N: int = 0) -> Axes:
     """Weights [N, blocks of K, bytes]; scales and zero points of blocks, in one axis or in two."""
     scales, zeros = ("(n k)" if t is not None and t.rank == 1 else "n k" for t in (*op.inputs[2:4], None, None)[:2])
@@ -129,10 +155,10 @@ def packed_axes(op: Operator, *, N: int = 0) -> Axes:
 
 
 @op("com.microsoft::MatMulNBits", inputs=(0, 5), outputs=packed_product, axes=packed_axes)
-@op("com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5))
+@op("com.microsoft::MatMulBlockQuantizedFp4Weight", inputs=(0, 5), outputs=by_rows)
 @op("com.microsoft::MatMulBnb4", inputs=(0,), outputs=packed_product)
-@op("com.microsoft::MatMulFpQ4", inputs=(0,))
-@op("com.microsoft::MatMulBlockQuantizedFp8Weight", inputs=(0, 4))
+@op("com.microsoft::MatMulFpQ4", inputs=(0,), outputs=product_by_shape)
+@op("com.microsoft::MatMulBlockQuantizedFp8Weight", inputs=(0, 4), outputs=by_rows)
 def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K: int = 0) -> Work:
     """2 m N K in A's dtype; vector: 2 per weight, which is stored in fewer bits and dequantised in the kernel."""
     k, n = K or a.shape[-1], N or op.out.shape[-1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from op_models.axes import LIKE_FIRST, WHOLE, Axes, aligned, by_row, in_order, numbered, told
 from op_models.core import NHWC, Maybe, Move, Operator, Tensor, Work, work
@@ -49,6 +49,28 @@ def unsqueezed_axes(op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequ
     return Axes((numbered(x.rank),), (tuple(names),), in_order=True)
 
 
+def with_axis(x: Tensor, axis: Tensor) -> Outputs:
+    """One more axis, of length 1."""
+    if not axis.value:
+        return []
+    at = int(axis.value[0]) % (x.rank + 1)
+    return [(x.dtype, (*x.shape[:at], 1, *x.shape[at:]))]
+
+
+def without_padding(x: Tensor, counts: Tensor) -> Outputs:
+    """The tokens [n, hidden], at most all of x[batch, length, hidden]; where each stood, where each sequence begins,
+    and the length of the longest.
+    """
+    n = int(sum(counts.value)) if counts.value else prod(x.shape[:2])
+    ints = (x.shape[:2], (x.shape[0] + 1,), (1,))
+    return [(x.dtype, (n, *x.shape[2:])), *(("int32", shape) for shape in ints)]
+
+
+def with_padding(x: Tensor, offset: Tensor) -> Outputs:
+    """The tokens where the offsets [batch, length] say that each stands."""
+    return [(x.dtype, (*offset.shape, *x.shape[1:]))]
+
+
 VIEWS: dict[str, AxesRule] = {
     "Identity": LIKE_FIRST, "Reshape": in_order, "Flatten": in_order, "Squeeze": squeezed_axes,
     "Unsqueeze": unsqueezed_axes,
@@ -56,8 +78,10 @@ VIEWS: dict[str, AxesRule] = {
 
 
 @op("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "BitCast", "SplitToSequence", axes=VIEWS)
-@op("com.microsoft::ExpandDims", "com.microsoft::SampleOp")
-@op("com.microsoft::RemovePadding", "com.microsoft::RestorePadding")
+@op("com.microsoft::ExpandDims", outputs=with_axis)
+@op("com.microsoft::SampleOp", outputs=as_first)
+@op("com.microsoft::RemovePadding", outputs=without_padding)
+@op("com.microsoft::RestorePadding", outputs=with_padding)
 def copy(op: Operator, x: Tensor) -> Work:
     """One contiguous copy."""
     return moved(op, x.size, elements=x.size)
@@ -105,7 +129,16 @@ def from_shape(op: Operator) -> Work:
     return moved(op, op.out.size, read={0: 0})
 
 
-@op("Range", "com.microsoft::Range")
+def counted(start: Tensor, limit: Tensor, delta: Maybe = None) -> Outputs:
+    """As many numbers as fit between the first and the limit, where these are known."""
+    step = delta.value[0] if delta is not None and delta.value else 1
+    if not start.value or not limit.value or (delta is not None and not delta.value) or not step:
+        return []
+    return [(start.dtype, (max(ceil((limit.value[0] - start.value[0]) / step), 0),))]
+
+
+@op("com.microsoft::Range", outputs=counted)
+@op("Range")
 def range_(op: Operator) -> Work:
     """start + i delta: 2 per output."""
     return moved(op, op.out.size, vector=2 * op.out.size)
@@ -175,7 +208,14 @@ def turned(shape: tuple[int, ...], after: Sequence[int]) -> tuple[int, int]:
 BLOCK = 16
 
 
-@op("com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput")
+def reordered(x: Tensor, *, channels: int, channels_last: int = 0) -> Outputs:
+    """The image without the channels that fill up its last block."""
+    sides = x.shape[2:]
+    return [(x.dtype, (x.shape[0], *sides, channels) if channels_last else (x.shape[0], channels, *sides))]
+
+
+@op("com.microsoft.nchwc::ReorderInput", outputs=as_first)
+@op("com.microsoft.nchwc::ReorderOutput", outputs=reordered)
 def reorder(op: Operator, *, channels_last: int = 0) -> Work:
     """A run is a block of channels where the other layout is channels-last, and one element where it is NCHW."""
     return moved(op, BLOCK if channels_last else 1)
@@ -188,10 +228,17 @@ LOOKUPS = (
 )  # fmt: skip
 
 
+def windows(x: Tensor, *, size: int, dim: int = -1, step: int = 1) -> Outputs:
+    """An axis as the number of its windows, which are one more axis, the last."""
+    at = dim % x.rank
+    return [(x.dtype, (*x.shape[:at], (x.shape[at] - size) // step + 1, *x.shape[at + 1 :], size))]
+
+
+@op("com.microsoft::UnfoldTensor", outputs=windows)
 @op(NHWC + "DepthToSpace", outputs=Like("DepthToSpace", channels_last=True))
 @op(NHWC + "SpaceToDepth", outputs=Like("SpaceToDepth", channels_last=True))
 @op(
-    "DepthToSpace", "SpaceToDepth", "com.microsoft::UnfoldTensor", *LOOKUPS,
+    "DepthToSpace", "SpaceToDepth", *LOOKUPS,
     axes=dict.fromkeys(("DepthToSpace", "SpaceToDepth"), EACH_IMAGE),
 )  # fmt: skip
 def shuffle(op: Operator) -> Work:
@@ -238,7 +285,12 @@ def tf_idf(op: Operator, x: Tensor, *, max_gram_length: int = 1) -> Work:
     return moved(op, 1, elements=x.size * max_gram_length + op.out.size, vector=op.out.size)
 
 
-@op("com.microsoft::NGramRepeatBlock")
+def second(ids: Tensor, scores: Tensor) -> Outputs:
+    """One output with the dtype and the shape of the second input."""
+    return [(scores.dtype, scores.shape)]
+
+
+@op("com.microsoft::NGramRepeatBlock", outputs=second)
 def block_repeats(op: Operator, ids: Tensor, scores: Tensor, *, ngram_size: int) -> Work:
     """A copy of the scores, and `ngram_size` comparisons per position."""
     return moved(op, scores.size, vector=ids.size * ngram_size)
@@ -310,7 +362,16 @@ def padded_axes(
     return by_row(op, x, [axis for k, axis in enumerate(order) if around[k] or around[k + len(order)]], "pads {}")
 
 
-@op("Pad", "CenterCropPad", "Crop", "DynamicSlice", "com.microsoft::Pad", axes={"Pad": padded_axes})
+def padded(x: Tensor, pads: Tensor) -> Outputs:
+    """Borders before and behind along all axes, where they are known."""
+    if not pads.value:
+        return []
+    sides = zip(x.shape, pads.value[: x.rank], pads.value[x.rank :], strict=True)
+    return [(x.dtype, tuple([d + int(before) + int(behind) for d, before, behind in sides]))]
+
+
+@op("com.microsoft::Pad", outputs=padded)
+@op("Pad", "CenterCropPad", "Crop", "DynamicSlice", axes={"Pad": padded_axes})
 def pad(op: Operator, x: Tensor) -> Work:
     """A run is a row of the input between padding; elements that negative padding removes are not read."""
     kept = prod(min(a, b) for a, b in zip(x.shape, op.out.shape, strict=False))
@@ -357,7 +418,13 @@ def tuple_axes(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0)
     return Axes((names, (*by, WHOLE)), ((*by, *names[read.stop :]),), READS)
 
 
-@op("Gather", "com.microsoft::TorchEmbedding", axes={"Gather": gathered_axes})
+def looked_up(table: Tensor, indices: Tensor) -> Outputs:
+    """A row of the table for each index."""
+    return [(table.dtype, (*indices.shape, *table.shape[1:]))]
+
+
+@op("com.microsoft::TorchEmbedding", outputs=looked_up)
+@op("Gather", axes=gathered_axes)
 def gather(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes after `axis`."""
     return moved(op, prod(x.shape[axis % max(x.rank, 1) + 1 :]), read={0: op.out.size})
@@ -369,7 +436,13 @@ def gather_elements(op: Operator) -> Work:
     return moved(op, 1, read={0: op.out.size})
 
 
-@op("GatherND", "com.microsoft::GatherND", axes={"GatherND": tuple_axes})
+def slices(x: Tensor, indices: Tensor) -> Outputs:
+    """A slice for each tuple of indices, which are the last axis of these."""
+    return [(x.dtype, (*indices.shape[:-1], *x.shape[indices.shape[-1] :]))]
+
+
+@op("com.microsoft::GatherND", outputs=slices)
+@op("GatherND", axes=tuple_axes)
 def gather_nd(op: Operator, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Work:
     """Reads only what it gathers and the indices; a run is the axes without an index."""
     return moved(op, prod(x.shape[batch_dims + sum(indices.shape[-1:]) :]), read={0: op.out.size})
@@ -410,7 +483,13 @@ def resized_axes(op: Operator, x: Tensor) -> Axes:
     return by_row(op, x, [k for k, d in enumerate(x.shape) if d != op.out.shape[k]], "resizes {}")
 
 
-@op("Resize", "Upsample", "com.microsoft.nchwc::Upsample", axes=dict.fromkeys(("Resize", "Upsample"), resized_axes))
+def enlarged(x: Tensor, *, scales: Sequence[int] = ()) -> Outputs:
+    """As many times the size along each axis."""
+    return [(x.dtype, tuple([d * scale for d, scale in zip(x.shape, scales, strict=True)]))]
+
+
+@op("com.microsoft.nchwc::Upsample", outputs=enlarged)
+@op("Resize", "Upsample", axes=dict.fromkeys(("Resize", "Upsample"), resized_axes))
 def resize(op: Operator, x: Tensor, *, mode: str = "nearest", antialias: int = 0, threads: int = 0) -> Work:
     """2 per tap, none for nearest; antialiasing multiplies the taps by the factor of shrinking."""
     taps, along = 1, TAPS.get(mode, 1)

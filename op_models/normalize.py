@@ -41,7 +41,7 @@ ONWARD = by_axis(NORMALISES, onward=True)
 
 
 @op("LayerNormalization", outputs=normalised_and_statistics, axes=ONWARD)
-@op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3))
+@op("com.microsoft::QOrderedLayerNormalization", inputs=(0, 2, 3), outputs=as_first)
 @op("InstanceNormalization", axes="N c ..., c, c -> N c ...")
 def layer_norm(op: Operator, x: Tensor, scale: Tensor, bias: Maybe = None, *, axis: int = -1) -> Work:
     """(5 + scale + bias) per element and 7 per row: all axes from `axis` on, or one channel of an image."""
@@ -92,7 +92,7 @@ def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Ma
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
 
 
-@op("com.microsoft::GatedRMSNorm")
+@op("com.microsoft::GatedRMSNorm", outputs=as_first)
 def gated_rms_norm(op: Operator, x: Tensor, scale: Tensor, gate: Tensor) -> Work:
     """RMSNormalization, times gate sigmoid(gate)."""
     return standardise(op, *beyond(x.shape, -1), 3 + SIGMOID, rms=True)
@@ -104,7 +104,12 @@ def embedded(ids: Tensor, segment_ids: Tensor | None, word: Tensor) -> Outputs:
     return [hidden, ("int32", ids.shape[:1]), hidden]
 
 
-@op("com.microsoft::QEmbedLayerNormalization", inputs=range(7))
+def dequantised_and_embedded(ids: Tensor, segment_ids: Tensor | None, word: Tensor) -> Outputs:
+    """The same of tables in 8 bits, in FP32."""
+    return [("float32", (*ids.shape, word.shape[1])), ("int32", ids.shape[:1])]
+
+
+@op("com.microsoft::QEmbedLayerNormalization", inputs=range(7), outputs=dequantised_and_embedded)
 @op("com.microsoft::EmbedLayerNormalization", outputs=embedded)
 def embed_layer_norm(
     op: Operator, ids: Tensor, segment_ids: Tensor | None, word: Tensor, position: Tensor, segment: Tensor | None,

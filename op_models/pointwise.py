@@ -133,6 +133,13 @@ def quantised(x: Tensor, scale: Tensor, zero: Maybe = None) -> Outputs:
     return [(zero.dtype if zero is not None else "uint8", x.shape)]
 
 
+def position_bias(table: Tensor, queries: Tensor, keys: Tensor) -> Outputs:
+    """[1, heads, queries, keys], of a table [buckets, heads] and two lengths, where these are known."""
+    if not queries.value or not keys.value:
+        return []
+    return [(table.dtype, (1, table.shape[1], int(queries.value[0]), int(keys.value[0])))]
+
+
 #: Outputs of those operators of the table that onnx does not define or infer.
 OUTPUTS: dict[str, OutputRule] = {
     **dict.fromkeys((
@@ -142,8 +149,11 @@ OUTPUTS: dict[str, OutputRule] = {
     ), as_first),
     "ai.onnx.ml::Scaler": in_single,
     "com.microsoft::BiasSplitGelu": half,
-    "com.microsoft::DequantizeLinear": dequantised,
+    **dict.fromkeys(("com.microsoft::DequantizeLinear", "com.microsoft::DequantizeWithOrder"), dequantised),
     "com.microsoft::MurmurHash3": hashed,
+    "com.microsoft::QOrderedGelu": as_first,
+    "com.microsoft::QuantizeWithOrder": lambda x: [("int8", x.shape)],
+    "com.microsoft::RelativePositionBias": position_bias,
     "com.microsoft::QLinearAdd": Like("Add", (0, 3)),
     "com.microsoft::QLinearConcat": Like("Concat", slice(2, None, 3), dtype=2),
     "com.microsoft::QLinearMul": Like("Mul", (0, 3)),

@@ -28,14 +28,16 @@ def lp(p: int) -> tuple[int, int]:
     return {1: (2, 0), 2: (2, SPECIAL)}.get(p, (2 + POW, POW))
 
 
-@op("MaxPool", "com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool", axes={"MaxPool": BY_CHANNEL})
+@op("com.microsoft::MaxpoolWithMask", "com.microsoft.nchwc::MaxPool", outputs=Like("MaxPool"))
+@op("MaxPool", axes=BY_CHANNEL)
 @op("com.microsoft::NhwcMaxPool", NHWC + "MaxPool", outputs=Like("MaxPool", channels_last=True))
 def max_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
     """1 comparison per tap."""
     return pooled(op, prod(kernel_shape), 1, 0)
 
 
-@op("AveragePool", "com.microsoft.nchwc::AveragePool", axes={"AveragePool": BY_CHANNEL})
+@op("com.microsoft.nchwc::AveragePool", outputs=Like("AveragePool"))
+@op("AveragePool", axes=BY_CHANNEL)
 @op("com.microsoft::QLinearAveragePool", outputs=Like("AveragePool"))
 @op(NHWC + "AveragePool", outputs=Like("AveragePool", channels_last=True))
 def average_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int]) -> Work:
@@ -50,14 +52,16 @@ def lp_pool(op: Operator, x: Tensor, *, kernel_shape: Sequence[int], p: int = 2)
 
 
 @op(NHWC + "GlobalMaxPool", outputs=Like("GlobalMaxPool", channels_last=True))
-@op("GlobalMaxPool", "com.microsoft.nchwc::GlobalMaxPool", axes={"GlobalMaxPool": BY_CHANNEL})
+@op("com.microsoft.nchwc::GlobalMaxPool", outputs=Like("GlobalMaxPool"))
+@op("GlobalMaxPool", axes=BY_CHANNEL)
 def global_max_pool(op: Operator, x: Tensor) -> Work:
     """1 comparison per input element."""
     return overall(op, x, 1, 0)
 
 
 @op(NHWC + "GlobalAveragePool", outputs=Like("GlobalAveragePool", channels_last=True))
-@op("GlobalAveragePool", "com.microsoft.nchwc::GlobalAveragePool", axes={"GlobalAveragePool": BY_CHANNEL})
+@op("com.microsoft.nchwc::GlobalAveragePool", outputs=Like("GlobalAveragePool"))
+@op("GlobalAveragePool", axes=BY_CHANNEL)
 def global_average_pool(op: Operator, x: Tensor) -> Work:
     """1 addition per input element, and a factor per channel."""
     return overall(op, x, 1, 1)

@@ -21,7 +21,13 @@ def recurrent_axes(op: Operator, *, layout: int = 0) -> Axes:
     return by_pattern(op, f"{x}, , , , N, {state}, {state} -> {y}, {state}, {state}")
 
 
-@op("com.microsoft::DynamicQuantizeLSTM")
+def states(x: Tensor, w: Tensor, r: Tensor) -> Outputs:
+    """All states [length, directions, batch, hidden], the last one, and its cells; weights are [..., hidden, gates]."""
+    last = (x.dtype, (w.shape[0], x.shape[1], r.shape[1]))
+    return [(x.dtype, (x.shape[0], w.shape[0], x.shape[1], r.shape[1])), last, last]
+
+
+@op("com.microsoft::DynamicQuantizeLSTM", outputs=states)
 @op(*CELLS, axes=recurrent_axes)
 def recurrent(
     op: Operator, x: Tensor, w: Tensor, r: Tensor, b: Maybe = None, lengths: Maybe = None, state: Maybe = None,
@@ -63,7 +69,18 @@ def attention_lstm(
     return work(op, size, matrix=matrix, vector=vector)
 
 
-@op("LinearAttention", "com.microsoft::LinearAttention")
+def values_and_state(
+    q: Tensor, k: Tensor, v: Tensor, past: Maybe = None, *, q_num_heads: int, kv_num_heads: int
+) -> Outputs:
+    """Values [batch, length, hidden] of all query heads, and the state [batch, heads, dim, dim_v]."""
+    heads = max(kv_num_heads, 1)
+    dim, dim_v = k.shape[2] // heads, v.shape[2] // heads
+    state = (v.dtype, (v.shape[0], heads, dim, dim_v)) if past is None else (past.dtype, past.shape)
+    return [(q.dtype, (*q.shape[:2], max(q_num_heads, heads) * dim_v)), state]
+
+
+@op("com.microsoft::LinearAttention", outputs=values_and_state)
+@op("LinearAttention")
 def linear_attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, past: Maybe = None, decay: Maybe = None, beta: Maybe = None, *,
     q_num_heads: int, kv_num_heads: int, update_rule: str = "gated_delta",

@@ -8,7 +8,7 @@ from math import prod
 from op_models.axes import Axes, by_axis, by_row, numbered, told
 from op_models.core import BITS, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import DEQUANTISE, REQUANTISE, SPECIAL
-from op_models.rules import Like, as_first, op
+from op_models.rules import Like, OutputRule, Outputs, as_first, op
 
 #: FLOPs of a softmax per element: maximum, difference, exp, sum, and the factor 1/sum (one division per row).
 SOFTMAX = 4 + SPECIAL
@@ -111,12 +111,21 @@ def reduced_axes(
     return Axes((numbered(x.rank) if op.type == "ReduceSum" else left,), (outputs,), "reduces along {}")
 
 
+def summed(x: Tensor, *, axes: Sequence[int], keepdims: int = 1) -> Outputs:
+    """In 32 bits, without these axes or with a length of 1 along them."""
+    inside = {axis % x.rank for axis in axes}
+    return [("int32", tuple([1 if k in inside else d for k, d in enumerate(x.shape) if keepdims or k not in inside]))]
+
+
+OUTPUTS: dict[str, OutputRule] = {
+    "com.microsoft::IsAllFinite": lambda *tensors: [("bool", ())],
+    "com.microsoft::QLinearReduceMean": Like("ReduceMean"),
+    "com.microsoft::ReduceSumInteger": summed,
+}
 REDUCED = [t for t in REDUCE if "::" not in t]
 
 
-@op(
-    *REDUCE, outputs={"com.microsoft::QLinearReduceMean": Like("ReduceMean")}, axes=dict.fromkeys(REDUCED, reduced_axes)
-)
+@op(*REDUCE, outputs=OUTPUTS, axes=dict.fromkeys(REDUCED, reduced_axes))
 def reduce(op: Operator, x: Tensor) -> Work:
     """A row per output element, so neither axes nor keepdims need to be read."""
     element, result, passes = REDUCE[op.type]

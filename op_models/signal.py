@@ -6,7 +6,7 @@ from math import prod
 
 from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import SPECIAL, costing
-from op_models.rules import op
+from op_models.rules import Outputs, op
 
 RANDOM = 25  # integer operations per number: ten rounds of Philox 4x32, ten operations each, make four numbers
 NORMAL = 2 + 2 * SPECIAL  # Box-Muller: sqrt(-2 log u) cos(2 pi v); two numbers share root and logarithm
@@ -53,7 +53,18 @@ def stft(op: Operator, x: Tensor, step: Tensor, window: Maybe = None, length: Ma
     return transform(op, prod(op.out.shape[:2]), n, x.rank < 3 or x.shape[-1] == 1, n * given(window))
 
 
-@op("com.microsoft::Rfft", "com.microsoft::Irfft")
+def half_spectrum(x: Tensor) -> Outputs:
+    """Of n real numbers n/2 + 1 complex ones, as pairs."""
+    return [(x.dtype, (*x.shape[:-1], x.shape[-1] // 2 + 1, 2))]
+
+
+def from_half_spectrum(x: Tensor) -> Outputs:
+    """Of m complex numbers, as pairs, 2 (m - 1) real ones."""
+    return [(x.dtype, (*x.shape[:-2], 2 * (x.shape[-2] - 1)))]
+
+
+@op("com.microsoft::Rfft", outputs=half_spectrum)
+@op("com.microsoft::Irfft", outputs=from_half_spectrum)
 def real_fft(op: Operator, x: Tensor, *, signal_ndim: int = 1) -> Work:
     """5/2 n log2 n per transform of the last axes of the real tensor."""
     side = x if op.type.endswith("Rfft") else op.out

@@ -6,7 +6,7 @@ from math import prod
 
 from op_models.core import Operator, Pointwise, Tensor, Work, work
 from op_models.move import TAPS, moved
-from op_models.rules import op
+from op_models.rules import Outputs, op
 
 COORDINATE = (
     6  # for each coordinate of a sampling point: scaled to pixels, rounded down, distances to both neighbours, bounds
@@ -15,7 +15,13 @@ OVERLAP = 18 + 4  # two corners, sides and areas of two boxes, their union, a di
 PIXEL = 2 * 16 + 6  # a separable 8 x 8 cosine transform, and three colours mixed
 
 
-@op("GridSample", "com.microsoft::GridSample", axes={"GridSample": "N c ..., N ... -> N c ..."})
+def sampled(x: Tensor, grid: Tensor) -> Outputs:
+    """The images and channels of the input, at the points of the grid [N, ..., coordinates]."""
+    return [(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
+
+
+@op("GridSample", axes="N c ..., N ... -> N c ...")
+@op("com.microsoft::GridSample", outputs=sampled)
 def grid_sample(op: Operator, x: Tensor, grid: Tensor, *, mode: str = "linear") -> Work:
     """2 per tap, none for nearest; the coordinates of a point are computed once for all channels."""
     taps = TAPS.get(mode.removeprefix("bi"), 2) ** min(max(x.rank - 2, 0), 3)
@@ -36,7 +42,12 @@ def roi_align(op: Operator, x: Tensor, rois: Tensor, *, sampling_ratio: int = 0)
     return moved(op, 1, vector=points * (2 * 4 + 1), read={0: 4 * points})
 
 
-@op("com.microsoft::CropAndResize")
+def cropped(x: Tensor, rois: Tensor, images: Tensor, size: Tensor) -> Outputs:
+    """A picture of the size that is given for each region."""
+    return [(x.dtype, (rois.shape[0], x.shape[1], *map(int, size.value))) if size.value else None]
+
+
+@op("com.microsoft::CropAndResize", outputs=cropped)
 def crop_and_resize(op: Operator, x: Tensor, *, mode: str = "bilinear") -> Work:
     """2 per tap, none for nearest."""
     taps = 4 if mode == "bilinear" else 1

@@ -98,7 +98,8 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     uncertain = any(t.name in state.assumed for t in outputs)
     if schema is None and (uncertain or not known(type)):
         operator = f"{plain(domain or 'ai.onnx')}::{plain(node.op_type)}"
-        says = f"{operator} is not defined in onnx; its shapes are {('as the file says', 'assumed')[uncertain]}"
+        work = "" if known(type) else " and its work is not known: it counts the bytes that it reads and writes"
+        says = f"{operator} is not defined in onnx{work}; its shapes are {('as the file says', 'assumed')[uncertain]}"
         state.notes.append(Note("unknown-operator", says, (label,)))
     if inside := sum(len(g.node) for g in graphs_in([node])):
         says = f"{type} holds graphs of {inside:,} nodes, which are not counted: the predicted time is too short"
