@@ -208,7 +208,7 @@ def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms)
 
     if cards.kind != "gpu":
         return times(works, stored)
-    return least_padded(times, family_of(works.each[0]).larger, works, cards, stored)
+    return least_padded(times, family_of(works.each[0]).larger, works, cards, stored, bound.compute)
 
 
 def as_measured(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:

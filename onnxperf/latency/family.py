@@ -50,7 +50,7 @@ def check_takes(function: object, arguments: int, what: str) -> None:
         raise TypeError(f"{what} is called with {arguments} arguments: {e}") from e
 
 
-def _nothing_larger(w: Work) -> list[Work]:
+def _nothing_larger(w: Work, times: float) -> list[Work]:
     return []
 
 
@@ -69,7 +69,8 @@ class KernelFamily:
     fewest_flops: the share [n, g] of a work's FLOPs below which no algorithm goes; link_s: the seconds [n, g] for which
     it keeps the link between cards busy at least. constants: what of the card's model is derived from measured kernels.
     batch: the field of the size that grows with the batch, of a family whose workspace depends on a choice.
-    shared_bytes: what a work reads whatever that is. larger: the larger works that a library could run instead, padded.
+    shared_bytes: what a work reads whatever that is. larger: the works, up to so many times as large, that a library
+    could run instead, padded.
     """
 
     size: type
@@ -83,13 +84,13 @@ class KernelFamily:
     constants: tuple[ConstantSet, ...] = ()
     batch: str = ""
     shared_bytes: Callable[[Work], int] = _weights
-    larger: Callable[[Work], list[Work]] = _nothing_larger
+    larger: Callable[[Work, float], list[Work]] = _nothing_larger
 
     def __post_init__(self) -> None:
         if not hasattr(self.size, "_fields"):
             raise TypeError(f"the size of a kernel family must be a NamedTuple, not {self.size!r}")
-        takes = {"card": 3, "processor": 3, "error_class": 2, "fewest_flops": 2, "link_s": 2}
-        takes |= dict.fromkeys(("formula", "shared_bytes", "larger"), 1)
+        takes = {"card": 3, "processor": 3, "error_class": 2, "fewest_flops": 2, "link_s": 2, "larger": 2}
+        takes |= dict.fromkeys(("formula", "shared_bytes"), 1)
         for name, arguments in takes.items():
             check_takes(getattr(self, name), arguments, f"{name} of the family of {self.size.__name__}")
         named = (*self.layer, *((self.batch,) if self.batch else ()))

@@ -19,17 +19,18 @@ from op_models import Work
 
 CHUNK = 256  # works estimated at once, as in `estimate`
 MORE, SMALL, FAR = (0, 1, 2), 128, 1 << 12
+LEAST_S = 1e-15
 
 
-def above(size: int, near: int = 0) -> list[int]:
-    """Larger sizes that are tried: the next multiples of each power of two, where tiles are full or parts of k change,
-    those of 8 to SMALL, the powers to FAR and three times them, as measured residuals change from a factor of 8 to the
-    next, and the next `near` whole numbers.
+def above(size: int, times: float, near: int = 0) -> list[int]:
+    """Larger sizes that are tried, up to so many times as large: the next multiples of each power of two, where tiles
+    are full or parts of k change, those of 8 to SMALL, the powers to FAR and three times them, as measured residuals
+    change from a factor of 8 to the next, and the next `near` whole numbers.
     """
     steps = [1 << k for k in range(size.bit_length() + 1)]
     multiples = {(-(-size // step) + more) * step for step in steps for more in MORE}
     fixed = {*range(8, SMALL + 1, 8), *(n << k for k in range(FAR.bit_length()) for n in (1, 3))}
-    return sorted(n for n in multiples | fixed | set(range(size, size + near + 1)) if n > size)
+    return sorted(n for n in multiples | fixed | set(range(size, size + near + 1)) if size < n <= size * times)
 
 
 def grown(w: Work, field: str, size: int, shared: int) -> Work:
@@ -43,22 +44,28 @@ def grown(w: Work, field: str, size: int, shared: int) -> Work:
     )  # fmt: skip
 
 
-def larger_batches(w: Work, field: str, shared: int, near: int = 0) -> list[Work]:
-    """The same work with larger batches, in a field of its size; shared: bytes that it reads whatever its batch."""
+def larger_batches(
+    w: Work, times: float, field: str, shared: int, near: int = 0, most: int | None = None
+) -> list[Work]:
+    """The same work with larger batches, in a field of its size, up to so many times as large, and at most so many of
+    them; shared: bytes that it reads whatever its batch.
+    """
     batch = getattr(w.size, field)
-    return [grown(w, field, size, shared) for size in above(batch, near)] if batch else []
+    return [grown(w, field, size, shared) for size in above(batch, times, near)[:most]] if batch else []
 
 
 def least_padded(
-    times: Callable[[Works, Array], KernelTerms], larger: Callable[[Work], list[Work]], works: Works, cards: Cards,
-    stored: Array,
+    times: Callable[[Works, Array], KernelTerms], larger: Callable[[Work, float], list[Work]], works: Works,
+    cards: Cards, stored: Array, least_s: Array,
 ) -> KernelTerms:  # fmt: skip
     """The terms of n works by a model, or those of the fastest larger work where that takes less time, [n, g].
 
-    times: the model, of works and of the bytes of weights that their run reads [n, 1]; larger: what could run instead.
+    times: the model, of works and of the bytes of weights that their run reads [n, 1]; larger: what could run instead,
+    up to so many times as large; least_s: seconds of the FLOPs at peak [n, g], which a larger work has more of.
     """
     alone = times(works, stored)
-    instead = [(i, w) for i, work in enumerate(works.each) for w in larger(work)]
+    most = np.max(alone.seconds / np.maximum(least_s, LEAST_S), axis=1).tolist()
+    instead = [(i, w) for i, work in enumerate(works.each) for w in larger(work, most[i])]
     if not instead:
         return alone
     rows = np.array([i for i, _ in instead])

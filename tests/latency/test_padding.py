@@ -127,9 +127,10 @@ def test_kernels_that_were_measured_are_modelled_as_they_ran() -> None:
 
 def test_sizes_above_are_larger_and_in_order() -> None:
     for size in (0, 1, 7, 16, 100, 4097):
-        sizes = above(size)
-        assert sizes == sorted(set(sizes)) and sizes[0] > size
-    assert above(17, near=5)[:5] == [18, 19, 20, 21, 22]
+        sizes = above(size, 1e9) if size else above(size, 1e9, near=1)
+        assert sizes == sorted(set(sizes)) and all(n > size for n in sizes)
+        assert above(size, 2.0) == [n for n in sizes if n <= 2 * size]
+    assert above(17, 1e9, near=5)[:5] == [18, 19, 20, 21, 22]
 
 
 def test_more_rows_read_the_same_weights() -> None:

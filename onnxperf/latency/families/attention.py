@@ -112,5 +112,5 @@ ATTENTION = ConstantSet(
 FAMILY = KernelFamily(
     size=Attention, card=card_attention, processor=processor_attention, error_class=_error_class,
     layer=("heads", "dim"), constants=(ATTENTION,), batch="batch",
-    larger=lambda w: larger_batches(w, "batch", w.weight_bytes, near=64),
+    larger=lambda w, times: larger_batches(w, times, "batch", w.weight_bytes, near=64),
 )  # fmt: skip

@@ -286,5 +286,5 @@ FAMILY = KernelFamily(
     size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
     layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
     constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS), batch="images", shared_bytes=_filters,
-    larger=lambda w: larger_batches(w, "images", _filters(w))[:2],
+    larger=lambda w, times: larger_batches(w, times, "images", _filters(w), most=2),
 )  # fmt: skip

@@ -110,12 +110,12 @@ def _error_class(w: Work, on_tensor: bool) -> str:
     return "tensor_gemm_packed" if packed else f"tensor_gemm{FEWER_BITS.get(w.pipe, '')}"
 
 
-def _larger(w: Work) -> list[Work]:
+def _larger(w: Work, times: float) -> list[Work]:
     """Products with more rows or, of two activations, with more in the batch: what could run instead, padded."""
     s: Any = w.size
     second = w.weight_bytes or s.batch * s.n * s.k * BITS[w.dtype] // 8  # bytes that more rows share
-    stacks = [] if w.weight_bytes else [grown(w, "batch", n, 0) for n in above(s.batch)]
-    return [grown(w, "m", n, second) for n in above(s.m)] + stacks if s.m and s.batch else []
+    stacks = [] if w.weight_bytes else [grown(w, "batch", n, 0) for n in above(s.batch, times)]
+    return [grown(w, "m", n, second) for n in above(s.m, times)] + stacks if s.m and s.batch else []
 
 
 #: The energy of a FLOP, which every kernel's time at the power limit depends on.
