@@ -18,6 +18,8 @@ from op_models import Operator, Tensor
 #: The name that exporters (torch.onnx.export(dynamo=True) and TorchScript's) give the bias of a convolution with a
 #: batch norm folded in. A convolution that had a bias before is recognised by its output's name (`common.BATCH_NORM`).
 FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
+#: The name of a module's own bias.
+OWN_BIAS = re.compile(r"(^|\.)bias$")
 #: torch.addcmul, and the name that torch.onnx.export(dynamo=True) gives its result.
 ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
 #: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.
@@ -46,11 +48,14 @@ def pad(g: Rewriter, conv: Operator) -> Fused | None:
 @fusion("batch norm", anchor=("Conv", "ConvTranspose"))
 def batch_norm(g: Rewriter, conv: Operator) -> Fused | None:
     """A convolution with a batch norm folded in: PyTorch runs the two one after the other. For an untrained batch norm
-    the exporter leaves out the bias, which is zero.
+    the exporter leaves out the bias, which is zero. Where the result is a batch norm's, the bias is as well, unless it
+    has the name of a module's own: whoever renames weights changes nothing.
     """
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
-    folded = bias is None or (bias.stored and FOLDED_BIAS.search(bias.name))
-    if not (common.BATCH_NORM.fullmatch(conv.out.name) or (bias is not None and folded)):
+    normed = common.BATCH_NORM.fullmatch(conv.out.name) is not None
+    told = bias is not None and bias.stored and FOLDED_BIAS.search(bias.name) is not None
+    folded = bias is None or told or (normed and bias.stored and not OWN_BIAS.search(bias.name))
+    if not (normed or told):
         return None
     before = replace(conv.out, name=f"{conv.out.name}#conv")
     biases = (bias,) if bias is not None and not folded else ()

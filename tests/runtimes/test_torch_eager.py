@@ -8,10 +8,12 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import onnxperf
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.engine import optimise
 from onnxperf.fusions.torch_strides import channels_last, contiguous, dense, multipliable, suggests_last, view
@@ -393,3 +395,21 @@ def test_attention_with_keys_that_several_heads_share_is_one_call(run: Any, type
         s=0.5,
     )
     assert types(graph)["Attention"] == 1 and not {"Softmax", "MatMul", "Mul"} & set(types(graph))
+
+
+@pytest.mark.parametrize("sample", ["mobilenetv2", "resnet50", "vit-base-16", "distilbert-dynamic"])
+def test_the_names_of_weights_change_no_answer(sample: str) -> None:
+    """Of files by torch.onnx.export(dynamo=True), under every runtime."""
+    model = onnx.load(SAMPLES / f"{sample}.onnx", load_external_data=False)
+    renamed = onnx.ModelProto.FromString(model.SerializeToString())
+    names = {t.name: f"w{i}" for i, t in enumerate(renamed.graph.initializer)}
+    for t in renamed.graph.initializer:
+        t.name = names[t.name]
+    for node in renamed.graph.node:
+        node.input[:] = [names.get(x, x) for x in node.input]
+    for info in (*renamed.graph.input, *renamed.graph.value_info):
+        info.name = names.get(info.name, info.name)
+    dims = {"batch": 2, "sequence": 32} if "dynamic" in sample else None
+    for runtime in ("ort-cuda", "torch-eager", "tensorrt"):
+        before, after = (onnxperf.predict(m, gpu="l4", runtime=runtime, dims=dims) for m in (model, renamed))
+        assert (after.seconds, len(after.kernels)) == (before.seconds, len(before.kernels)), runtime
