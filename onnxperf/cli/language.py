@@ -92,10 +92,10 @@ def llm(
         check_plot(plot_to)
     arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
     request = Request(b"", dims=asked.pop("dims"), trip_counts=asked.pop("trip_counts"), terms=asked)
-    steps, positions = steps_of(model, gpu, request, **construction)
-    lengths = Lengths(prompt, output, chunk, positions)
-    requests = traffic(lengths, *arrive)
     with telling() as tell:
+        steps, positions = steps_of(model, gpu, request, **construction)
+        lengths = Lengths(prompt, output, chunk, positions)
+        requests = traffic(lengths, *arrive)
         answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
     files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
     deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)
