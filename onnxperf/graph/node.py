@@ -101,7 +101,7 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
         work = "" if known(type) else " and its work is not known: it counts the bytes that it reads and writes"
         says = f"{operator} is not defined in onnx{work}; its shapes are {('as the file says', 'assumed')[uncertain]}"
         state.notes.append(Note("unknown-operator", says, (label,)))
-    if inside := sum(len(g.node) for g in graphs_in([node])):
+    if node.attribute and (inside := sum(len(g.node) for g in graphs_in([node]))):
         says = f"{type} holds graphs of {inside:,} nodes, which are not counted: the predicted time is too short"
         state.notes.append(Note("body-not-counted", printable(says), (label,)))
     if not folded:
@@ -143,10 +143,10 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
     if n.captured or sum(value.size for value in read.values()) > SMALL:
         return _infer_alone(state, n, schema, read)
     # most nodes of a model equal another but for names, and have outputs of the same types then
-    attrs = tuple(a.SerializeToString() for a in node.attribute)
-    types = tuple(state.types[i].SerializeToString() if i else b"" for i in node.input)
-    values = tuple((v.dtype, v.shape, v.tobytes()) if (v := read.get(i)) is not None else None for i in node.input)
-    key = (n.type, node.overload, attrs, types, values if read else (), *map(bool, node.output))
+    attrs = tuple([a.SerializeToString() for a in node.attribute])
+    types = tuple([state.types[i].SerializeToString() if i else b"" for i in node.input])
+    held = [(v.dtype, v.shape, v.tobytes()) if (v := read.get(i)) is not None else None for i in node.input if read]
+    key = (n.type, node.overload, attrs, types, tuple(held), *map(bool, node.output))
     if (outputs := state.inferred.get(key)) is None:
         by_name = _infer_alone(state, n, schema, read)
         state.inferred[key] = outputs = tuple(by_name.get(o) for o in node.output)

@@ -133,8 +133,7 @@ class Captures:
 
     def names(self, node: NodeProto) -> dict[str, None]:
         """The names for a node, each once and in order; ModelError where all nodes together have too many."""
-        graphs = subgraphs(node)
-        if not graphs:
+        if not node.attribute or not (graphs := subgraphs(node)):
             return {}
         if id(node) not in self._names:
             names: dict[str, None] = {}
@@ -152,8 +151,10 @@ class Captures:
 
     def alone(self, node: NodeProto) -> list[str]:
         """Those of the names that are no inputs of the node itself."""
+        if not (names := self.names(node)):
+            return []
         inputs = set(node.input)  # a node may have very many, and protobuf looks through all for each name
-        return [name for name in self.names(node) if name not in inputs]
+        return [name for name in names if name not in inputs]
 
     def read_names(self, graph: GraphProto) -> set[str]:
         """The names of all tensors that a node of the graph reads or the graph returns."""
@@ -191,4 +192,4 @@ def schema_of(op_type: str, domain: str, opsets: Mapping[str, int]) -> defs.OpSc
 
 def attributes(node: NodeProto) -> dict[str, Any]:
     """A node's attributes as plain Python values; graphs and tensors are left out."""
-    return {a.name: _VALUES[a.type](a) for a in node.attribute if a.type in _VALUES}
+    return {a.name: _VALUES[a.type](a) for a in node.attribute if a.type in _VALUES} if node.attribute else {}
