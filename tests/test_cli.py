@@ -69,7 +69,7 @@ def onnxperf_cli(capsys, monkeypatch):
         ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
         ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100,rtx-3060 --by cost --max-latency 20ms"
          " --price t4=0.5 --price l4=0.8 --price a100=3"),
-        ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100,p4 --latency-ms 10 --qps 2000"
+        ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100,p4 --max-latency 10ms --qps 2000"
          " --price t4=0.5 --price l4=0.8 --price a100=3 --price p4=0.4"),
         ("whatif.txt", "whatif keras-resnet50.onnx --gpu t4"),
     ],
@@ -726,9 +726,9 @@ def test_whole_numbers_are_written_with_plain_digits(onnxperf_cli, text: str) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("recommend", "--latency-ms", "nan", "--qps", "5"), "--latency-ms must be a positive number below 1e+15"),
-        (("recommend", "--latency-ms", "1e308", "--qps", "5"), "below 1e+15, not 1e+308"),
-        (("recommend", "--latency-ms", "5", "--qps", "1e308"), "--qps must be a positive number below 1e+09"),
+        (("recommend", "--max-latency", "nan", "--qps", "5"), "--max-latency 'nan' is not a duration"),
+        (("recommend", "--max-latency", "1e308", "--qps", "5"), "--max-latency '1e308' is not a duration"),
+        (("recommend", "--max-latency", "5ms", "--qps", "1e308"), "--qps must be a positive number below 1e+09"),
         (("predict", "--gpu", "l4", "--clock", "-5"), "--clock must be a positive number of MHz below 1e+09, not -5"),
         (("predict", "--gpu", "l4", "--clock", "1e308"), "not 1e+308"),
         (("predict", "--gpu", "l4", "--clock", "1_0"), "'1_0' is not a valid number"),

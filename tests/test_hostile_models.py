@@ -225,7 +225,7 @@ def test_operators_without_their_inputs_crash_nothing(node: str, terms: dict[str
 
 def test_a_batch_of_nothing_is_no_choice() -> None:
     model = parse_model('<ir_version: 9, opset_import: ["" : 20]> g (float[0, 3] x) => (float[0, 3] y) { y = Relu(x) }')
-    for ask in (onnxperf.compare, partial(onnxperf.recommend, latency_ms=10, qps=100)):
+    for ask in (onnxperf.compare, partial(onnxperf.recommend, max_ms=10, qps=100)):
         with pytest.raises(onnxperf.UsageError, match="the model's batch is 0"):
             ask(model, gpu=["l4", "t4"])
     assert not [c for c in onnxperf.whatif(model, gpu="l4").changes if c.what.startswith("--batch")]

@@ -66,7 +66,7 @@ SEVERAL: tuple[Callable[..., Any], ...] = (
     partial(onnxperf.check, max_gb=1, fit=True),
     onnxperf.compare,
     onnxperf.sweep,
-    partial(onnxperf.recommend, latency_ms=10, qps=100),
+    partial(onnxperf.recommend, max_ms=10, qps=100),
 )
 
 
@@ -134,8 +134,8 @@ def test_answers_are_printed_as_by_their_commands_and_become_data_frames() -> No
     answers = {
         "compare": (onnxperf.compare(MOBILENET, gpu=cards), named),
         "recommend": (
-            onnxperf.recommend(MOBILENET, gpu=cards, latency_ms=20, qps=100),
-            [*named, "--latency-ms", "20", "--qps", "100"],
+            onnxperf.recommend(MOBILENET, gpu=cards, max_ms=20, qps=100),
+            [*named, "--max-latency", "20", "--qps", "100"],
         ),
         "whatif": (onnxperf.whatif(MOBILENET, gpu="l4"), ["--gpu", "l4"]),
         "explain": (onnxperf.explain(MOBILENET, gpu="l4"), ["--gpu", "l4"]),

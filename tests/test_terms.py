@@ -14,7 +14,9 @@ from onnx import parser
 
 import onnxperf
 from onnxperf.cli import cli
-from onnxperf.running.terms import TERMS, Terms, check_values, unusual
+from onnxperf.cli.sweeping import parse_precisions
+from onnxperf.running.terms import TERMS, Terms, as_terms, check_values, unusual
+from tests.decide.models import net
 
 SMALL = '<ir_version: 9, opset_import: ["" : 20]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
 #: What nobody means.
@@ -69,3 +71,27 @@ def test_a_keyword_that_is_no_term_is_refused_as_python_does() -> None:
     for door in (onnxperf.predict, onnxperf.whatif, onnxperf.compare, onnxperf.sweep, onnxperf.llm, onnxperf.explain):
         with pytest.raises(TypeError, match="unexpected keyword argument 'precison'"):
             door(SMALL.encode(), gpu=["l4"], precison="fp16")
+
+
+@pytest.mark.parametrize("name", [name for name, term in TERMS.items() if term.choices])
+def test_the_case_of_a_choice_does_not_matter(name: str) -> None:
+    for choice in TERMS[name].choices:
+        for written in (choice.upper(), choice.title()):
+            assert as_terms({name: written}) == {name: choice}
+            (option,) = (p for p in cli.get_command(click.Context(cli), "predict").params if p.name == name)
+            assert option.type.convert(written, option, None) == choice
+
+
+def test_choices_in_capitals_answer_alike() -> None:
+    low, high = (onnxperf.predict(net(), gpu="l4", **terms) for terms in (
+        {"precision": "fp16", "layout": "nhwc", "runtime": "ort-cuda"},
+        {"precision": "FP16", "layout": "NHWC", "runtime": "ORT-CUDA"},
+    ))  # fmt: skip
+    assert low == high
+    assert onnxperf.compare(net(), gpu=["l4"], by="Energy") == onnxperf.compare(net(), gpu=["l4"], by="energy")
+    rows = onnxperf.sweep(net(), gpu=["l4"], precisions=["BF16", "Fp32"]).rows
+    assert [row.precision for row in rows] == ["bf16", "fp32"]
+    assert parse_precisions("FP16, Keep") == ("fp16", "keep")
+    for command in (cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))):
+        for option in (p for p in command.params if isinstance(p.type, click.Choice)):
+            assert not option.type.case_sensitive, (command.name, option.name)

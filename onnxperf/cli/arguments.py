@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import click
 from onnxperf.cli.lists import parse_batches
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS
+from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS, choice_named
 from onnxperf.running.terms import TERMS, Term, having
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -56,7 +56,14 @@ class Number(click.types.FloatParamType):
         return super().convert(value, param, ctx)
 
 
-class Choice(_Choice):
+class OneOf(_Choice):
+    """One of some names, in any case."""
+
+    def __init__(self, among: Sequence[str]) -> None:
+        super().__init__(among, case_sensitive=False)
+
+
+class Choice(OneOf):
     """One of a term's choices; what serves something else is refused with what it serves."""
 
     def __init__(self, term: Term) -> None:
@@ -65,8 +72,8 @@ class Choice(_Choice):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The choice."""
-        if value in self.term.elsewhere:
-            self.fail(f"{self.term.wrong(value)}.", param, ctx)
+        if (name := choice_named(value, self.term.elsewhere)) in self.term.elsewhere:
+            self.fail(f"{self.term.wrong(name)}.", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -170,7 +177,7 @@ SIZE = partial(parse_quantity, name="size", units=SIZE_UNITS)
 
 
 def _chosen(flag: str, among: tuple[str, ...], says: str | None = None, **more: Any) -> Callable[[Command], Command]:
-    return click.option(flag, type=click.Choice(among), help=says, **more)
+    return click.option(flag, type=OneOf(among), help=says, **more)
 
 
 DIMS = partial(by_name, parse=partial(parse_number, form="name=N, such as sequence=128"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, Number, asked_of, debug, of_cards, of_one, read_option
+from onnxperf.cli.arguments import DURATION, Number, OneOf, asked_of, debug, of_cards, of_one, read_option
 from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY
@@ -17,7 +17,7 @@ from onnxperf.ground.output import deliver
 @command()
 @click.argument("model", type=click.Path())
 @of_cards
-@click.option("--by", type=click.Choice(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
+@click.option("--by", type=OneOf(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
 @read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Latency limit on the batch.")
 @debug
 def compare(
@@ -48,46 +48,44 @@ def compare(
 
 @command()
 @click.argument("model", type=click.Path())
-@click.option("--latency-ms", type=Number(), metavar="MS", help="Limit on the mean latency of a request.")
+@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Limit on the mean latency of a request.")
 @click.option("--qps", type=Number(), metavar="N", help="Requests per second, of one sample each.")
 @of_cards
 @debug
 def recommend(
-    model: str, latency_ms: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
+    model: str, limit_s: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
     capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas to serve MODEL.
 
-    Without --gpu, all cards with a price are considered. With --gpus instead of --latency-ms and --qps: rank the
+    Without --gpu, all cards with a price are considered. With --gpus instead of --max-latency and --qps: rank the
     parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the latency, or no plan
     fits.
 
     \b
     Examples:
-      onnxperf recommend resnet50.onnx --latency-ms 10 --qps 500
+      onnxperf recommend resnet50.onnx --max-latency 10ms --qps 500
       onnxperf recommend gpt3-xl.onnx --gpu a100 --gpus 8 --batch 16 --dim sequence=1024
-      onnxperf recommend bert.onnx --latency-ms 20 --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
+      onnxperf recommend bert.onnx --max-latency 20ms --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.recommend import keep, recommended
     from onnxperf.ground.output import telling
     from onnxperf.ground.tables import console
-    from onnxperf.running.largest import limits_of
     from onnxperf.views.choices import show_recommendation
 
     if terms["gpus"] is not None:
-        if latency_ms is not None or qps is not None or every or capacity_bytes or generation or len(gpu or ()) != 1:
+        if limit_s is not None or qps is not None or every or capacity_bytes or generation or len(gpu or ()) != 1:
             raise UsageError("--gpus ranks parallel plans on one card: give --gpu CARD, and no limits or other cards")
         _recommend_plan(model, gpu[0], json_to, **terms)
         return
-    if latency_ms is None or qps is None:
-        raise UsageError("recommend takes --latency-ms and --qps, or --gpus with --gpu")
+    if limit_s is None or qps is None:
+        raise UsageError("recommend takes --max-latency and --qps, or --gpus with --gpu")
     price_by_card = priced(prices)
     named = gpu or (() if every else tuple(price_by_card))
     cards = selected(named, every, capacity_bytes, generation)
-    limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
     with telling() as tell:
-        advice = recommended(asked_of(model, json_to, gpu=gpu, **terms), cards, limit, qps, price_by_card, tell)
+        advice = recommended(asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, price_by_card, tell)
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import AS_JSON, Count, Number, debug, files_read, of_a_decoder, read_option
+from onnxperf.cli.arguments import AS_JSON, Count, Number, OneOf, debug, files_read, of_a_decoder, read_option
 from onnxperf.cli.lists import parse_batch_range
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_targets
@@ -25,9 +25,9 @@ from onnxperf.ground.output import deliver, telling
 @read_option("--batch", "batch", read=parse_batch_range, metavar="1..64", default="1..64", show_default=True,
              help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")  # fmt: skip
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
-@click.option("--weights", type=click.Choice(WEIGHTS),
+@click.option("--weights", type=OneOf(WEIGHTS),
               help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip
-@click.option("--cache", type=click.Choice(CACHES),
+@click.option("--cache", type=OneOf(CACHES),
               help="With --config: type of the KV cache.  [default: as activations]")  # fmt: skip
 @click.option(
     "--prune-lm-head",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import counted_here, debug, options_set, scored_here
+from onnxperf.cli.arguments import OneOf, counted_here, debug, options_set, scored_here
 from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import BASELINES, PROVIDERS
@@ -83,7 +83,7 @@ def _predicting(method: str) -> Any:
 
 
 @command()
-@click.option("--provider", type=click.Choice(PROVIDERS), help="[default: cuda if usable]")
+@click.option("--provider", type=OneOf(PROVIDERS), help="[default: cuda if usable]")
 @click.option(
     "--from", "folder", type=click.Path(), metavar="DIR", help="Fit to files of `onnxperf measure` in DIR instead."
 )

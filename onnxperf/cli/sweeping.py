@@ -15,7 +15,7 @@ from onnxperf.cli.lists import parse_batches, parse_dim
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError, counted, printable
-from onnxperf.ground.names import PRECISIONS
+from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.ground.output import telling
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LARGE = 100_000  # cells: a sweep of more says how long it takes before it begin
 
 def parse_precisions(text: str) -> tuple[str, ...]:
     """Precisions with commas between."""
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(choice_named(name.strip(), PRECISIONS) for name in text.split(","))
     if unknown := [name for name in names if name not in PRECISIONS]:
         raise UsageError(f"{unknown[0]!r} is not a precision: choose from {', '.join(PRECISIONS)}")
     return names

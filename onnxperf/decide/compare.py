@@ -10,7 +10,7 @@ from gpu_specs import Device, Price
 from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
-from onnxperf.ground.names import RANKED_BY
+from onnxperf.ground.names import RANKED_BY, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.running.largest import limits_of
 from onnxperf.running.pipeline import Gpu, Request, request_for
@@ -104,6 +104,7 @@ def compared(
     tell: Progress | None = None,
 ) -> Comparison:  # fmt: skip
     """`compare` of a request. Raises UsageError also where `by` is none of RANKED_BY."""
+    by = choice_named(by, RANKED_BY)
     if by not in RANKED_BY:
         raise UsageError(f"cards are ranked by one of {', '.join(RANKED_BY)}, not {by!r}")
     chosen = choices(request, gpus, limit_s, tell)

@@ -81,13 +81,13 @@ def recommend(
     model: Any,
     example_inputs: Examples = None,
     *,
-    latency_ms: float,
+    max_ms: float,
     qps: float,
     gpu: Sequence[Gpu] | None = None,
     prices: Mapping[str, float] | None = None,
     **terms: Unpack[Bound],
 ) -> Recommendation:
-    """The cheapest card, batch and number of replicas that answer `qps` requests a second in latency_ms milliseconds.
+    """The cheapest card, batch and number of replicas that answer `qps` requests a second in max_ms milliseconds.
 
     A request is one sample. model, example_inputs and terms are those of `onnxperf.predict`. gpu: the cards to choose
     from, None for all with a price. prices: US dollars an hour by card, instead of those that ship. Raises what
@@ -95,7 +95,7 @@ def recommend(
     """
     with speaking_of_arguments():
         usd = priced(prices)
-        limit = limits_of(latency_ms, None, "--latency-ms").seconds or 0.0
+        limit = limits_of(max_ms, None).seconds or 0.0
         cards: Sequence[Gpu] = list(usd) if gpu is None else gpu
         return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, usd)
 

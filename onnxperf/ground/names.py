@@ -4,7 +4,9 @@ that `--help` can list them all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from onnxperf.ground.modules import modules_of
 
@@ -12,6 +14,13 @@ from onnxperf.ground.modules import modules_of
 def _named_in(room: str) -> tuple[str, ...]:
     """The names of a room's modules, none of which is imported."""
     return tuple(m.replace("_", "-") for m in modules_of([str(Path(__file__).parents[1] / room)]))
+
+
+def choice_named(name: Any, among: Iterable[str]) -> Any:
+    """The choice that a name means, whose case does not matter: FP16 is fp16. What means none is left as it is."""
+    if not isinstance(name, str):
+        return name
+    return next((choice for choice in among if choice.casefold() == name.casefold()), name)
 
 
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")

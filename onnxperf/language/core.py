@@ -12,6 +12,7 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.names import CACHES, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
 from onnxperf.ground.version import VERSION
@@ -123,6 +124,7 @@ def llm(
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     with speaking_of_arguments():
+        weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
         asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=as_terms(terms))
         steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
         lengths = Lengths(prompt, output, chunk, positions)

@@ -36,9 +36,9 @@ class Limits:
 NO_LIMITS = Limits()
 
 
-def limits_of(max_ms: float | None, max_gb: float | None, name: str = "max_ms") -> Limits:
-    """Limits in seconds and bytes; UsageError where one is no positive number. name: what the user calls max_ms."""
-    for what, value in ((name, max_ms), ("max_gb", max_gb)):
+def limits_of(max_ms: float | None, max_gb: float | None) -> Limits:
+    """Limits in seconds and bytes; UsageError where one is no positive number."""
+    for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
         number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and 0 < value < MOST):
             raise UsageError(f"{what} must be a positive number below {MOST:g}, not {value!r}")

@@ -26,6 +26,7 @@ from onnxperf.ground.names import (
     OPTIMIZERS,
     PRECISIONS,
     RUNTIMES,
+    choice_named,
 )
 
 T = TypeVar("T")
@@ -246,10 +247,13 @@ def unusual(terms: Terms) -> list[Term]:
 
 
 def as_terms(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords as terms: paths are text. Raises TypeError for keywords that are no terms, as Python does."""
+    """Keywords as terms: paths are text, choices in the case that is theirs. Raises TypeError for keywords that are no
+    terms, as Python does.
+    """
     if unknown := terms.keys() - TERMS.keys():
         raise TypeError(f"predict() got an unexpected keyword argument {min(unknown)!r}")
-    return {name: os.fspath(x) if isinstance(x, os.PathLike) and TERMS[name].file else x for name, x in terms.items()}
+    named = {name: os.fspath(x) if isinstance(x, os.PathLike) and TERMS[name].file else x for name, x in terms.items()}
+    return {name: choice_named(x, (*TERMS[name].choices, *TERMS[name].elsewhere)) for name, x in named.items()}
 
 
 def check_values(terms: Mapping[str, Any]) -> None:

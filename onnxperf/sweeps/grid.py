@@ -13,6 +13,7 @@ from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
 from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, each
 from onnxperf.running.terms import Keywords, as_terms, check_values
@@ -82,7 +83,8 @@ def grid_of(
 ) -> Grid:  # fmt: skip
     """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
     devices = tuple(dict.fromkeys(device for device, _ in each(cards)))
-    names = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    listed = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    names = tuple(choice_named(name, PRECISIONS) for name in listed)
     for name in names or ("",):
         check_values({"precision": name})
     for what, binding in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):

@@ -49,7 +49,7 @@ def test_the_fewest_replicas_keep_the_limit_and_one_less_does_not() -> None:
 
 
 def test_plans_are_of_predictions_and_the_cheapest_is_first() -> None:
-    found = recommend(net(), latency_ms=5, qps=50_000, gpu=[*CARDS, "rtx-3060"], batch=1)
+    found = recommend(net(), max_ms=5, qps=50_000, gpu=[*CARDS, "rtx-3060"], batch=1)
     assert [p.usd_per_hour for p in found.plans[:-1]] == sorted(p.usd_per_hour or 0 for p in found.plans[:-1])
     assert found.plans[-1].gpu == "rtx-3060" and found.plans[-1].usd_per_hour is None
     for p in found.plans:
@@ -63,26 +63,26 @@ def test_plans_are_of_predictions_and_the_cheapest_is_first() -> None:
 def test_the_screen_says_what_prices_are_and_that_batches_can_not_be_tried(capsys, monkeypatch, tmp_path) -> None:
     onnxperf_cli = partial(run, capsys, monkeypatch)
     onnx.save(model_of(FIXED, {"w": (64, 1000)}), model := str(tmp_path / "fixed.onnx"))
-    terms = ("--gpu", "t4", "--latency-ms")
-    code, out, _ = onnxperf_cli("recommend", model, *terms, "5", "--qps", "100")
+    terms = ("--gpu", "t4", "--max-latency")
+    code, out, _ = onnxperf_cli("recommend", model, *terms, "5ms", "--qps", "100")
     assert code == 0 and "$/hour is the price of all replicas" in out and "the batch can't be changed" in out
     code, out, _ = onnxperf_cli("compare", model, "--gpu", "t4")
     assert code == 0 and "the cost per million samples at full load" in out and "the batch can't be changed" in out
     written = tmp_path / "none.json"
-    code, out, err = onnxperf_cli("recommend", model, *terms, "0.001", "--qps", "100", "--json", str(written))
+    code, out, err = onnxperf_cli("recommend", model, *terms, "0.001ms", "--qps", "100", "--json", str(written))
     assert code == 1 and "no card meets this target" in out and "no card serves 100 requests/s at 1 us" in err
     assert json.loads(written.read_text())["others"][0]["gpu"] == "t4"
 
 
 def test_cards_that_can_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = recommend(net(), latency_ms=1e-3, qps=10, gpu=["t4"], batch=1)
+    found = recommend(net(), max_ms=1e-3, qps=10, gpu=["t4"], batch=1)
     assert not found.plans and "over 1 us" in dict(found.others)["t4"]
     monkeypatch.setattr("onnxperf.decide.recommend.MOST_REPLICAS", 3)
-    many = recommend(net(), latency_ms=5, qps=9e8, gpu=["t4"], batch=1)
+    many = recommend(net(), max_ms=5, qps=9e8, gpu=["t4"], batch=1)
     assert "more than 3 replicas" in dict(many.others)["t4"]
 
 
-@pytest.mark.parametrize("terms", [{"qps": 0}, {"qps": -1}, {"qps": float("nan")}, {"latency_ms": 0}])
+@pytest.mark.parametrize("terms", [{"qps": 0}, {"qps": -1}, {"qps": float("nan")}, {"max_ms": 0}])
 def test_what_is_wrong_is_named(terms: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="must be a positive number"):
-        recommend(net(), **{"latency_ms": 5, "qps": 10, "gpu": ["t4"], "batch": 1, **terms})
+        recommend(net(), **{"max_ms": 5, "qps": 10, "gpu": ["t4"], "batch": 1, **terms})

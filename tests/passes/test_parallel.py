@@ -487,7 +487,7 @@ def test_the_command_line_takes_plans(tmp_path: Path) -> None:
     assert isinstance(refused.exception, UsageError) and "one GPU at a time" in str(refused.exception)
     ranked = json.loads(run("recommend", model, "--gpu", "l4", "--gpus", "2", "--json", "-").stdout)
     assert {p["plan"] for p in ranked["plans"]} >= {"dp=2", "tp=2", "pp=2"}
-    for arguments in (["--gpus", "2"], ["--latency-ms", "5"], ["--gpu", "l4", "--gpus", "2", "--parallel", "tp=2"]):
+    for arguments in (["--gpus", "2"], ["--max-latency", "5ms"], ["--gpu", "l4", "--gpus", "2", "--parallel", "tp=2"]):
         assert isinstance(run("recommend", model, *arguments).exception, UsageError)
 
 
