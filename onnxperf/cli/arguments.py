@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.lists import parse_batches
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.lists import parse_batches
 from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS, choice_named
 from onnxperf.running.terms import TERMS, Term, having
 

@@ -12,6 +12,7 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.lists import parse_batches
 from onnxperf.ground.names import CACHES, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
@@ -101,7 +102,7 @@ class Generation(Document):
 
 def llm(
     model: Any = None, *, gpu: Gpu, config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] = 1,
+    prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] | str = 1,
     chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
     requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
@@ -115,7 +116,7 @@ def llm(
     or what it holds: the graph is then made as ONNX Runtime GenAI's builder does, with weights of products in
     `weights`, int4 or int8, keys and values kept in `cache`, fp8 or int8, and logits of the last position alone with
     `prune_lm_head`.
-    prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several.
+    prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several, also as "1..64".
     qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
     output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
@@ -155,13 +156,14 @@ def traffic(
 
 
 def generation(
-    steps: Steps, lengths: Lengths, batch: int | Sequence[int], weights: str | None, asked: Traffic | None = None,
+    steps: Steps, lengths: Lengths, batch: int | Sequence[int] | str, weights: str | None, asked: Traffic | None = None,
     tell: Progress | None = None, cache: str | None = None,
 ) -> Generation:  # fmt: skip
     """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
     lengths.check()
     steps = steps.made_for(lengths.longest)
-    batches = tuple(batch) if isinstance(batch, Sequence) else (batch,)
+    listed = parse_batches(batch) if isinstance(batch, str) else batch
+    batches = tuple(listed) if isinstance(listed, Sequence) else (listed,)
     if not batches or not all(type(b) is int and 1 <= b <= MAX_BATCH for b in batches):
         raise UsageError(f"--batch must be one or several whole numbers from 1 to {MAX_BATCH:,}, not {batch!r:.60}")
     each = steps.cache_bytes_per_token()

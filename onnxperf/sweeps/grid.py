@@ -13,6 +13,7 @@ from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
 from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.lists import parse_batches
 from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, each
@@ -76,8 +77,9 @@ class Grid:
 
 
 def grid_of(
-    cards: Sequence[Gpu], /, *, batches: Sequence[int] | int | None = None, precisions: Sequence[str] | str = "keep",
-    dims: Mapping[str, Sequence[int] | int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
+    cards: Sequence[Gpu], /, *, batches: Sequence[int] | int | str | None = None,
+    precisions: Sequence[str] | str = "keep", dims: Mapping[str, Sequence[int] | int] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None,
     **terms: Unpack[Keywords],
 ) -> Grid:  # fmt: skip
@@ -92,7 +94,8 @@ def grid_of(
             raise UsageError(f"{what} must be a mapping, not a {type(binding).__name__}")
     sizes: tuple[int | None, ...] = (None,)
     if batches is not None:
-        sizes = tuple(sorted(_sizes(batches, "the batch", MAX_BATCH)))
+        listed_batches = parse_batches(batches) if isinstance(batches, str) else batches
+        sizes = tuple(sorted(_sizes(listed_batches, "the batch", MAX_BATCH)))
     open_dims = tuple((name, _sizes(size, f"dimension {name!r}", 1 << 31)) for name, size in (dims or {}).items())
     unique = tuple(dict.fromkeys(names))
     return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, as_terms(terms), priced(prices))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxperf.cli.lists import MOST_SIZES, parse_batches, parse_dim, parse_sizes
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.lists import MOST_SIZES, parse_batches, parse_dim, parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,9 @@ from onnxperf.ground.errors import UsageError
         ("8,16,24, ... ,40", (8, 16, 24, 32, 40)),
         ("1,10,100,...,10000", (1, 10, 100, 1000, 10000)),
         ("1,2,3,...,3", (1, 2, 3)),
+        ("1..8", (1, 2, 4, 8)),
+        ("1..6", (1, 2, 4, 6)),
+        (" 3..3 ", (3,)),
     ],
 )
 def test_a_list_goes_on_as_it_began(text: str, sizes: tuple[int, ...]) -> None:
@@ -50,6 +53,8 @@ def test_steps_and_multiples_go_on_to_the_last(first: int, by: int, more: int) -
         ("1,2,4,...,2", "does not reach 2"),
         ("1,2,3,...,99999", f"{MOST_SIZES:,} are too many"),
         ("0,1", "is not a list of batches"),
+        ("8..1", "ends before it starts"),
+        ("0..8", "is not a list of batches"),
         ("1,,2", "is not a list of batches"),
         ("", "is not a list of batches"),
         ("1;2", "is not a list of batches"),

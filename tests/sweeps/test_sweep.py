@@ -252,5 +252,12 @@ def test_what_is_wrong_is_named(terms: dict[str, Any], says: str) -> None:
         sweep(net(), **{"gpu": ["l4"], "batches": 1, **terms})
 
 
+def test_batches_are_written_as_on_the_command_line() -> None:
+    for written, batches in (("8", [8]), ("1,2,4", [1, 2, 4]), ("1..4", [1, 2, 4]), (2, [2])):
+        assert [row.batch for row in sweep(net(), gpu=["l4"], batches=written).rows] == batches
+    with pytest.raises(UsageError, match="is not a list of batches"):
+        sweep(net(), gpu=["l4"], batches="some")
+
+
 def test_the_package_offers_it() -> None:
     assert isinstance(onnxperf.sweep(net(), gpu=["l4"]), onnxperf.Sweep)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from itertools import pairwise
 
 from onnxperf.ground.errors import UsageError
@@ -47,14 +46,11 @@ def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
     return name, parse_sizes(sizes, f"sizes of {name!r}")
 
 
-parse_batches = partial(parse_sizes, what="batches", digits=5)
-
-
-def parse_batch_range(text: str) -> tuple[int, ...]:
+def parse_batches(text: str) -> tuple[int, ...]:
     """Batches as a list, or as 1..64, which doubles from the first to the last; that is taken as well."""
     match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\.\.([1-9][0-9]{0,4})\s*", text)
     if match is None:
-        return parse_batches(text)
+        return parse_sizes(text, "batches", digits=5)
     first, last = int(match[1]), int(match[2])
     if first > last:
         raise UsageError(f"{text!r} ends before it starts: write the smaller batch first")
