@@ -41,7 +41,7 @@ LARGER = {"roberta-large": "roberta-base", "gpt2-large": "gpt3-xl", "gpt3-2.7b":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("i", "name"), enumerate(n for n in COUNTED if n not in LARGER))
+@pytest.mark.parametrize(("i", "name"), [*enumerate(n for n in COUNTED if n not in LARGER)])
 def test_every_level_runtime_and_type_has_the_same_products(i: int, name: str) -> None:
     """Older releases with each third of the samples."""
     graph = sample(name)

@@ -135,7 +135,7 @@ def test_answers_are_printed_as_by_their_commands_and_become_data_frames() -> No
         "compare": (onnxperf.compare(MOBILENET, gpu=cards), named),
         "recommend": (
             onnxperf.recommend(MOBILENET, gpu=cards, max_ms=20, qps=100),
-            [*named, "--max-latency", "20", "--qps", "100"],
+            [*named, "--max-latency", "20ms", "--qps", "100"],
         ),
         "whatif": (onnxperf.whatif(MOBILENET, gpu="l4"), ["--gpu", "l4"]),
         "explain": (onnxperf.explain(MOBILENET, gpu="l4"), ["--gpu", "l4"]),
