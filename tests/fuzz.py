@@ -625,6 +625,7 @@ def changed(r: Random, data: bytes, family: str, other: bytes) -> bytes:
     return data
 
 
+OF_A_CARD = ("streams", "cuda_graph", "include_transfers", "pageable")  # no terms of a processor
 RELEASES = dict.fromkeys(("ort-cpu", "ort-cuda"), ("1.4", "1.12", "1.17", "1.22")) | {"tensorrt": ("7", "8.6", "10.0")}
 CHOICES: dict[str, Sequence[Any]] = {
     "runtime": tuple(runtimes.RUNTIMES), "precision": chosen.PRECISIONS,
@@ -645,9 +646,11 @@ def terms(r: Random, data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {"gpu": r.choice(gpu_specs.ids())}
     found |= {name: r.choice(of) for name, of in CHOICES.items() if r.random() < RARE.get(name, 0.4)}
     if r.random() < 0.95:  # terms that go together
+        runtime = runtimes.RUNTIMES[found.get("runtime", "ort-cuda")]
+        if runtime.synchronous:
+            found = {name: value for name, value in found.items() if name not in OF_A_CARD}
         found["streams"] = 1 if found.get("cuda_graph") else found.get("streams") or 1
         found["include_transfers"] = found.get("include_transfers", False) or "pageable" in found
-        runtime = runtimes.RUNTIMES[found.get("runtime", "ort-cuda")]
         found["ort_transformers"] = "ort_transformers" in found and bool(runtime.offline)
         found["opt_level"] = found.get("opt_level", "all") if runtime.has_levels else "all"
         asked = found.get("ort_version")

@@ -248,7 +248,7 @@ def test_an_operator_rule_of_op_models_that_fails_is_told_and_the_bytes_count(
     mine.__module__, mine.__name__ = "op_models.mine", "my_op"
     op_models.op("my.domain::MyOp")(mine)
     (note,) = (n for n in onnxperf.predict(model(), gpu="l4").warnings if n.code == "assumed-operator")
-    assert note.message.startswith(f"the rule my_op for my.domain::MyOp failed with {says}")
+    assert note.message.startswith(f"unknown work: the rule my_op for my.domain::MyOp failed with {says}")
     assert note.message.endswith(": its time is that of the bytes it reads and writes") and note.nodes == ("mine",)
     onnx.save(model(), tmp_path / "m.onnx")
     shown = CliRunner().invoke(cli, ["predict", str(tmp_path / "m.onnx"), "--gpu", "l4"])

@@ -129,7 +129,8 @@ def test_a_prediction_writes_its_files(tmp_path: Path) -> None:
     assert sorted(f.name for f in tmp_path.glob("r*")) == ["r.png", "r.svg"]
 
 
-def test_answers_are_printed_as_by_their_commands_and_become_data_frames() -> None:
+def test_answers_are_printed_as_by_their_commands_and_become_data_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     cards, named = ["l4", "t4"], ["--gpu", "l4,t4"]
     answers = {
         "compare": (onnxperf.compare(MOBILENET, gpu=cards), named),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.lists import parse_batches
 from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS, choice_named
@@ -348,6 +347,7 @@ def asked_of(
     model: str | Graph, json_to: str | None, *, gpu: str | tuple[str, ...], fit: bool = False, **terms: Any
 ) -> Request:
     """What the options of a scenario ask of a model; no answer may be written to `json_to` over a file that is read."""
+    from onnxperf.graph.targets import check_target
     from onnxperf.running.pipeline import request_for
 
     if not model:

@@ -63,12 +63,15 @@ def card_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
 
 
 def processor_bound(works: Works, cards: Cards, stored: Array) -> KernelTerms:
-    """FLOPs at peak, or bytes at the rate of the innermost cache, whichever takes longer."""
+    """FLOPs at peak, or bytes at the rate of the innermost cache, whichever takes longer; a clock where there are none,
+    as of an If.
+    """
     compute = works.matrix / works.rate
     l1_Bps = cards.sms * cards.hz * cards.constants.processor["l1_bytes"]
     memory = np.broadcast_to(works.bytes / l1_Bps, compute.shape)
-    nothing = np.zeros_like(compute)
-    return plain_terms(compute, memory, nothing, nothing, np.maximum(compute, memory))
+    nothing, busy = np.zeros_like(compute), np.maximum(compute, memory)
+    clock = np.where(busy > 0, 0.0, 1 / cards.hz)
+    return plain_terms(compute, memory, clock, nothing, busy + clock)
 
 
 DEVICE_MODELS = {

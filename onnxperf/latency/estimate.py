@@ -204,7 +204,9 @@ def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms)
     """The terms of each kernel by its family's own latency model, or of a larger one that takes less time."""
 
     def times(some: Works, of_run: Array) -> KernelTerms:
-        return as_measured(some, cards, of_run, bound)
+        return _checked(
+            lambda: as_measured(some, cards, of_run, bound), lambda: _maker(kernel_models, cards, some.each[0]), some
+        )
 
     if cards.kind != "gpu":
         return times(works, stored)

@@ -54,11 +54,13 @@ def moving(works: Works, cards: Cards, unhidden: float = 1.0) -> Array:
 
 
 def joined(works: Works, cards: Cards, compute: Array, memory: Array) -> KernelTerms:
-    """The terms of seconds of arithmetic and of traffic, which hardly overlap on a core: their sum.
+    """The terms of seconds of arithmetic and of traffic, which hardly overlap on a core: their sum, or a clock where
+    there is neither, as of an If.
 
     FLOPs at peak are `compute`, what the arithmetic takes longer is `latency`.
     """
     compute, memory = np.broadcast_arrays(compute * cards.compute, memory)
+    compute = np.where(compute + memory > 0, compute, 1 / cards.hz)
     useful = np.minimum(works.matrix / works.rate, compute)
     return plain_terms(useful, memory, compute - useful, np.zeros_like(compute), compute + memory)
 

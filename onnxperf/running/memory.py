@@ -157,7 +157,8 @@ def footprint(graph: Graph) -> Footprint:
             shares = view or (o.type in SHARING and o.place != "host")
             if shares and o.inputs and o.inputs[0] is not None and o.inputs[0].name in owner:
                 owner[t.name] = owner[o.inputs[0].name]
-                more = 0 if view else max(_rounded(t.bytes - o.inputs[0].bytes, ALIGNMENT), 0)
+                grown = t.bytes - o.inputs[0].bytes if o.type in (*SHARING, "Identity") else 0
+                more = max(_rounded(grown, ALIGNMENT), 0)
                 size[owner[t.name]] += more
                 new += more
             elif not view and o.place != "host" and o.type != "MemcpyToHost":

@@ -140,18 +140,23 @@ def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
     """The start of the run and of each operator, and the bytes of activations that are alive then.
 
     An operator that launches nothing counts from the kernel before it; every other one has a kernel, in its order. Of
-    a pipeline it is the stage that holds most, and its operators.
+    a pipeline it is the stage that holds most, its operators, and the update of its weights behind them.
     """
-    starts, now = (k.start_seconds for k in p.kernels if k.op != TRANSFER), 0.0
+    launched, now, end = (k for k in p.kernels if k.op != TRANSFER), 0.0, 0.0
     before, *during = p.run.footprint.alive
     yield now, before
     left, pipeline = iter(during), p.run.plan.pp > 1
     stage = fullest(p.run.stage_footprints) if pipeline else 0
     for o in p.run.run_graph.operators:
         if o.place not in ("free", "host"):
-            now = max(now, next(starts, now))  # exchanges run beside what stands behind them
+            k = next(launched)
+            now, done = max(now, k.start_seconds), k.start_seconds + k.seconds  # exchanges run beside others
+        else:
+            done = now
         if not pipeline or stage_of(o, p.run.stage_of) == stage:
+            end = max(end, done)
             yield _digits(now, 8), next(left)
+    yield from ((_digits(end, 8), held) for held in left)
 
 
 def _batches(p: Prediction, at_batch: AtBatch | None, tell: Progress | None) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_models_keep_their_products(model: str, transposes: int) -> None:
         ({"runtime": "tensorrt", "layout": "nhwc"}, "TensorRT takes no layout, it chooses itself"),
         ({"runtime": "ort-cpu", "layout": "nchw"}, "ONNX Runtime takes no layout"),
         ({"ort_version": "1.12", "layout": "nhwc"}, "ONNX Runtime 1.12 takes no layout"),
-        ({"layout": "NHWC"}, "unknown layout 'NHWC': it is one of nchw, nhwc"),
+        ({"layout": "NCWH"}, "unknown layout 'NCWH': it is one of nchw, nhwc"),
     ],
 )
 def test_layouts_that_are_refused(terms: dict[str, str], says: str) -> None:
