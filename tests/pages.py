@@ -93,9 +93,15 @@ def digest(value: Any) -> str:
 
 
 @cache
+def whole_sample() -> tuple[Any, ...]:
+    """All tables, all runs, and what is dropped."""
+    return report.read(SAMPLE, OwnMeasurements())
+
+
+@cache
 def sample() -> tuple[Any, ...]:
     """A handful of rows of each table, one run of each source and way to run it, and what is dropped."""
-    tables, runs, dropped = report.read(SAMPLE, OwnMeasurements())
+    tables, runs, dropped = whole_sample()
     rows = [np.unique(np.linspace(0, len(t.works) - 1, ROWS).astype(int)) for t in tables]
     first: dict[Any, Any] = {}
     for of, run in runs:

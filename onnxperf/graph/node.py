@@ -48,8 +48,9 @@ DEPRECATED = frozenset({"GroupNormalization"})  # in opsets 18 to 20, where ONNX
 class _Node(NamedTuple):
     """A node with what is known about it before its outputs are inferred.
 
-    `type` is "Conv" or, outside ai.onnx, "domain::Type"; `captured` are the tensors that its subgraphs read;
-    `assumed` says that the shape of one of its inputs is an assumption.
+    `type` is "Conv" or, outside ai.onnx, "domain::Type"; `written` are its attributes in the file, `attrs` what they
+    say, one object for all nodes that have the same; `captured` are the tensors that its subgraphs read; `assumed` says
+    that the shape of one of its inputs is an assumption.
     """
 
     proto: NodeProto
@@ -57,6 +58,7 @@ class _Node(NamedTuple):
     domain: str
     type: str
     schema: defs.OpSchema | None
+    written: tuple[bytes, ...]
     attrs: dict[str, Any]
     inputs: tuple[Tensor | None, ...]
     captured: tuple[Tensor, ...]
@@ -82,7 +84,10 @@ def infer_node(state: State, node: NodeProto, label: str) -> None:
     outer = tuple(state.tensor(c, label) for c in state.captures.alone(node))
     assumed = any(t.name in state.assumed for t in (*inputs, *outer) if t)
     type, schema = operator_type(node), state.schema(node.op_type, domain)
-    n = _Node(node, label, domain, type, schema, attributes(node), inputs, outer, assumed)
+    written = tuple([a.SerializeToString() for a in node.attribute])
+    if (attrs := state.attributes.get(written)) is None:
+        state.attributes[written] = attrs = attributes(node)
+    n = _Node(node, label, domain, type, schema, written, attrs, inputs, outer, assumed)
     types = _infer_types(state, n, schema) if schema is not None else _custom_types(state, n)
     shapes, inferred = [t.shape if t else None for t in inputs], [dims_of(types.get(o)) for o in node.output]
     if wrong := "" if assumed or domain else contradiction(type, n.attrs, shapes, inferred):
@@ -143,10 +148,9 @@ def _infer_types(state: State, n: _Node, schema: defs.OpSchema) -> Mapping[str, 
     if n.captured or sum(value.size for value in read.values()) > SMALL:
         return _infer_alone(state, n, schema, read)
     # most nodes of a model equal another but for names, and have outputs of the same types then
-    attrs = tuple([a.SerializeToString() for a in node.attribute])
     types = tuple([state.types[i].SerializeToString() if i else b"" for i in node.input])
     held = [(v.dtype, v.shape, v.tobytes()) if (v := read.get(i)) is not None else None for i in node.input if read]
-    key = (n.type, node.overload, attrs, types, tuple(held), *map(bool, node.output))
+    key = (n.type, node.overload, n.written, types, tuple(held), *map(bool, node.output))
     if (outputs := state.inferred.get(key)) is None:
         by_name = _infer_alone(state, n, schema, read)
         state.inferred[key] = outputs = tuple(by_name.get(o) for o in node.output)

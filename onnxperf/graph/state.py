@@ -61,6 +61,7 @@ class State:
         self.sequences: dict[str, Elements] = {}
         self.stored: dict[str, TensorProto] = {}  # the tensors of the file, by their names here
         self.entered: dict[int, str] = {}  # the first names here of initialisers, by the id of what `stored` holds
+        self.attributes: dict[tuple[bytes, ...], dict[str, Any]] = {}  # by what nodes say of theirs in the file
         self.inferred: dict[tuple[Any, ...], tuple[TypeProto | None, ...]] = {}  # types of outputs, for equal nodes
         self.room = MAX_KEPT  # elements of values that may still be kept
         self.effort = MAX_EVALUATED  # elements that evaluated nodes may still read

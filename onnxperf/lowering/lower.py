@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.ort_kernels import WITHIN
@@ -150,7 +150,7 @@ def lower(
     tf32: True and False overrule the runtime's policy; include_transfers adds the copies of inputs to the device, but
     for those that stay on the host, and of outputs back, from and to pinned or pageable memory.
     """
-    rows = _Rows()
+    rows, works = _Rows(), dict[Any, tuple[Work, str]]()
     staying = fed_on_host(graph)
     for t in (t for t in graph.inputs if include_transfers and t.name not in staying):
         rows.add(_transfer(f"{t.name}.h2d", t, TO_DEVICE, pinned), written=(t,))
@@ -164,7 +164,9 @@ def lower(
             copy = replace(copy, op=o.type, nodes=o.nodes, repeat=o.repeat, after=after, blocks=way == TO_HOST)
             rows.add(copy, o.present, o.outputs)
         else:
-            w, assumed = _work(o, runtime, tf32)
+            if (worked := works.get(alike := _alike(o))) is None:
+                works[alike] = worked = _work(o, runtime, tf32)
+            w, assumed = worked
             row = Kernel(
                 o.name, o.type, o.nodes, w, after, assumed=assumed, repeat=o.repeat,
                 blocks=runtime.synchronous or WAITED_FOR in o.attrs, visited=WITHIN not in o.attrs,
@@ -233,6 +235,13 @@ def _transfer(name: str, t: Tensor, way: str, pinned: bool) -> Kernel:
     read, written = (t.bytes if way == direction else 0 for direction in (TO_HOST, TO_DEVICE))
     w = Work(Transfer(t.bytes, way, pinned), t.dtype, "fp32", read, written, 0)
     return Kernel(name, TRANSFER, (), w, blocks=not pinned)
+
+
+def _alike(o: Operator) -> Any:
+    """What operators of a graph have in common whose work is the same; equal attributes of nodes are one object."""
+    at: dict[str, int] = {}
+    tensors = [t and (at.setdefault(t.name, len(at)), t.dtype, t.shape, t.kind, t.value) for t in o.inputs]
+    return o.type, o.version, id(o.attrs), *tensors, *[(t.dtype, t.shape) for t in o.outputs]
 
 
 def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:

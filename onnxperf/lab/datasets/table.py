@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -146,7 +147,7 @@ def _table(
             kept = [r for r in same if low[i][j] <= r.seconds <= high[i][j]]
             if kept:
                 first = min(kept, key=lambda r: r.seconds) if fastest else kept[0]
-                seconds[i, j] = first.seconds if fastest else np.median([r.seconds for r in kept])
+                seconds[i, j] = first.seconds if fastest else median(r.seconds for r in kept)
                 kernel[i, j] = first.kernel
             why[FASTER] += sum(r.seconds < low[i][j] for r in same)
             why[SLOWER] += sum(r.seconds > high[i][j] for r in same)

@@ -22,7 +22,6 @@ from onnxperf.lab.datasets.sources import fp32_torch, ort_cuda, tensorrt, timm
 from onnxperf.lab.validate import Report, Score, kernels, models, scored, show, sources, validate
 from onnxperf.lab.validate import report as report_of
 from onnxperf.scoring import score as scores
-from onnxperf.scoring.own_measurements import OwnMeasurements
 from op_models import Gemm, Work
 from tests import pages
 
@@ -77,7 +76,8 @@ def report() -> Report:
     each heading), of all rows of one table and of a few of the others, by the default method with the card left out,
     and by the roofline.
     """
-    tables, runs, dropped = report_of.read(SAMPLE, OwnMeasurements())
+    tables, runs, dropped = pages.whole_sample()
+    runs = [*runs]
     headings = Counter[str]()
     for i, (of, run) in reversed([*enumerate(runs)]):
         if of is EAGER or run.model == ON_TWO_CARDS:
