@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 #: By how much a prediction may be off PyTorch's count.
 BOUND = 0.05
 BATCH, LENGTH = 8, 64
-SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 1024}
+SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 1024}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def bert(**sizes: Any) -> Any:
 def gpt2() -> Any:
     import transformers as hf
 
-    sizes = {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 2000, "bos_token_id": 0, "eos_token_id": 0}
+    sizes = {"n_embd": 256, "n_layer": 1, "n_head": 4, "vocab_size": 2000, "bos_token_id": 0, "eos_token_id": 0}
     return hf.GPT2LMHeadModel(hf.GPT2Config(use_cache=False, **sizes))
 
 
@@ -133,7 +133,7 @@ def rows() -> Any:
 
 CASES = {
     "bert-base": Case(bert, ids),
-    "bert-large": Case(lambda: bert(num_hidden_layers=3, num_attention_heads=8, attn_implementation="eager"), ids),
+    "bert-large": Case(lambda: bert(num_hidden_layers=2, num_attention_heads=8, attn_implementation="eager"), ids),
     "gpt2": Case(gpt2, ids), "llama": Case(llama, ids), "vit": Case(vit, lambda: image(64)),
     "resnet": Case(resnet, lambda: image(64)), "unet": Case(unet, lambda: image(64)), "mlp": Case(mlp, rows),
 }  # fmt: skip
