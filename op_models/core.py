@@ -75,6 +75,7 @@ class Operator:
     `inputs` has None for an optional input that is absent; `version` is the opset of its domain. `nodes` are the names
     of the ONNX nodes it stands for. `place` is gpu, host, copy (a copy between them that the runtime inserts) or free
     (a view, which costs nothing). `repeat` is how often it runs, which is more than once in the body of a loop.
+    `present` are the inputs that are given, in order.
     """
 
     name: str
@@ -86,16 +87,15 @@ class Operator:
     nodes: tuple[str, ...] = ()
     place: str = "gpu"
     repeat: int = 1
+    present: tuple[Tensor, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "present", tuple(filter(None, self.inputs)))
 
     @property
     def out(self) -> Tensor:
         """The first output."""
         return self.outputs[0]
-
-    @property
-    def present(self) -> tuple[Tensor, ...]:
-        """The inputs that are given, in order."""
-        return tuple(filter(None, self.inputs))
 
 
 # Sizes: the class of a size decides which latency model times the kernel; its fields are that model's columns.
