@@ -53,7 +53,8 @@ class Demand(NamedTuple):
 
     def shape(self, first: Shape) -> Shape:
         """The whole shape, what is open of it as in that of the first input of the tensor's maker: its own axes, where
-        it has as many, else its batch, and of the others one that holds the rest of its elements.
+        it has as many, else its batch, those behind it as far as they divide its elements, and the last open one holds
+        the rest of them, as where heads are split or joined.
         """
         demand = self.of_rank(len(first) if self.rank is None else self.rank)
         rank, dims = demand.rank or 0, dict(demand.dims)
@@ -65,7 +66,9 @@ class Demand(NamedTuple):
             dims.setdefault(0, first[0])
             for axis in missing:
                 left, more = divmod(prod(first), max(prod(dims.values()), 1))
-                dims.setdefault(axis, left if left and not more else 1)
+                rest = left if left and not more else 1
+                divides = axis < len(first) - 1 and first[axis] and not rest % first[axis]
+                dims.setdefault(axis, rest if axis == missing[-1] else first[axis] if divides else 1)
         return tuple([dims.get(a, 1) for a in range(rank)])
 
 

@@ -12,6 +12,7 @@ import onnx.backend.test
 import onnxruntime
 import pytest
 from onnx import ModelProto, helper
+from onnx.parser import parse_model
 
 from onnxperf.graph import Graph, load
 from tests.zoo import PLAIN, sizes
@@ -102,3 +103,35 @@ def test_a_transposed_convolution_has_the_shape_that_it_runs_with(
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     ran = session.run(None, {"x": np.ones((1, 2, 3, 3), np.float32), "w": np.ones((2, 1, 3, 3), np.float32)})
     assert load(model).outputs[0].shape == ran[0].shape
+
+
+#: Nodes that compute n, a list of sizes, of s, those of x, as older opsets write them: with attributes.
+COMPUTED = {
+    7: [
+        "n = Slice<starts = [1], ends = [3], axes = [0]>(s)",
+        "g = Gather(s, one) n = Unsqueeze<axes = [0]>(g)",
+        "g = Slice<starts = [0], ends = [1]>(s) q = Squeeze<axes = [0]>(g) n = Unsqueeze<axes = [0]>(q)",
+        "a, b = Split<axis = 0, split = [1, 2]>(s) n = Concat<axis = 0>(b, a)",
+        "f = Cast<to = 1>(s) r = ReduceProd<axes = [0], keepdims = 1>(f) n = Cast<to = 7>(r)",
+        "f = Cast<to = 1>(s) c = Clip<max = 3.0>(f) n = Cast<to = 7>(c)",
+        "f = Cast<to = 1>(s) t, i = TopK<k = 2, axis = 0>(f) n = Cast<to = 7>(t)",
+    ],
+    11: [
+        "n = Slice(s, one_of, three_of)",
+        "g = Gather(s, one) n = Unsqueeze<axes = [0]>(g)",
+        "f = Cast<to = 1>(s) r = ReduceSum<axes = [0], keepdims = 1>(f) n = Cast<to = 7>(r)",
+    ],
+    13: ["g = Gather(s, one) n = Unsqueeze(g, zero_of)", "r = ReduceSum(s, zero_of) n = Identity(r)"],
+    18: ["f = Cast<to = 1>(s) r = ReduceProd(f, zero_of) n = Cast<to = 7>(r)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("opset", "nodes"), [(opset, nodes) for opset, each in COMPUTED.items() for nodes in each])
+def test_sizes_are_computed_as_the_opset_of_the_file_has_it(opset: int, nodes: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g (float[2, 3, 4] x) => (int64[k] n)
+      <int64 one = {{1}}, int64[1] zero_of = {{0}}, int64[1] one_of = {{1}}, int64[1] three_of = {{3}}>
+      {{ s = Shape(x) {nodes} }}"""
+    model = parse_model(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (n,) = session.run(None, {"x": np.zeros((2, 3, 4), np.float32)})
+    assert load(model).outputs[0].value == tuple(n.tolist())

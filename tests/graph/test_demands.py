@@ -106,3 +106,16 @@ def test_what_can_not_run_on_it_says_so_and_how_to_mend_it() -> None:
 def test_many_of_them_take_a_time_that_grows_with_their_number() -> None:
     nodes = " ".join(f"f{i + 1}=my.Foo(f{i})" for i in range(2000))
     assert len(load(model(f"f0=Relu(f) {nodes} y=MatMul(f2000,w)", {"w": (128, 32)})).operators) == 2003
+
+
+def test_heads_that_are_split_by_sizes_nobody_knows_take_the_flops_of_attention() -> None:
+    """One head of all columns multiplies as much as all heads do, and no tensor is larger than those of one head."""
+    text = """(float[2,48,64] x, int64[4] split, int64[3] join) => (float[2,48,64] y) {
+      q=Reshape(x,split) k=Reshape(x,split) v=Reshape(x,split)
+      a=Transpose<perm=[0,2,1,3]>(q) b=Transpose<perm=[0,2,3,1]>(k) c=Transpose<perm=[0,2,1,3]>(v)
+      s=MatMul(a,b) p=Softmax(s) o=MatMul(p,c) t=Transpose<perm=[0,2,1,3]>(o) u=Reshape(t,join) y=MatMul(u,w) }"""
+    made = build(text, {"w": (64, 64)}, 18)
+    graph = load(made)
+    assert {o.out.shape for o in graph.operators if o.type == "Reshape"} == {(2, 48, 1, 64), (2, 48, 64)}
+    rows = 2 * 48
+    assert onnxperf.predict(made, gpu="l4").work["matrix_flops"] == 2 * (2 * rows * 48 * 64) + 2 * rows * 64 * 64
