@@ -436,6 +436,7 @@ def test_a_runtime_is_one_module(tree: Tree) -> None:
         ({"place": None}, "place must be a function, not None"),
         ({"policy": "exact"}, "policy must be a Policy, not 'exact'"),
         ({"host": 8e-6}, "host must be HostCosts, not 8e-06"),
+        ({"start": 2.0}, "start must be StartCosts, not 2.0"),
         ({"kind": "gpuu"}, "kind must be gpu or cpu, not 'gpuu'"),
         ({"releases": {"1.12": "old"}}, "releases must be Releases, not {'1.12'"),
         ({"rules": {1: (common.gelu,)}}, "the rule 'Gelu' does not say since which release tensorrt has it: give it"),

@@ -13,16 +13,18 @@ from onnxperf.graph import Opened, opened
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.running.largest import Limits, largest, limits_of
 from onnxperf.running.pipeline import Gpu, Request, each, find, request_for, runs
-from onnxperf.running.terms import Asked, Bindings, Examples, Keywords, spelt_out
-
-
-@overload
-def predict(model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[Asked]) -> Prediction: ...
+from onnxperf.running.terms import AskedOfPredict, Bindings, Examples, Keywords, spelt_out
 
 
 @overload
 def predict(
-    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[Asked]
+    model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[AskedOfPredict]
+) -> Prediction: ...
+
+
+@overload
+def predict(
+    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[AskedOfPredict]
 ) -> list[Prediction]: ...
 
 
@@ -30,7 +32,8 @@ def predict(
 def predict(
     model: Any, example_inputs: Examples = None, *, gpu: Any = None, shapes: Mapping[str, Sequence[int]] | None = None,
     dims: Mapping[str, int] | None = None, batch: int | None = None, trip_counts: Mapping[str, int] | None = None,
-    fit: bool = False, max_ms: float | None = None, max_gb: float | None = None, **terms: Unpack[Keywords],
+    fit: bool = False, max_ms: float | None = None, max_gb: float | None = None, first_run: bool = False,
+    **terms: Unpack[Keywords],
 ) -> Prediction | list[Prediction]:  # fmt: skip
     """Predict one run of `model` on a GPU that need not be there.
 
@@ -45,6 +48,7 @@ def predict(
     trip_counts: how often a Loop runs, by node name, where the model does not say.
     fit: take the largest batch that the card's memory holds and that keeps to max_ms milliseconds and max_gb GB (10^9),
     which are for fit alone (`check` raises where they are not kept); batch 1 where there is none.
+    first_run: also say what comes before the steady state: session, first run, first run with a new shape.
 
     How it is run, as `onnxperf.running.terms.Terms` has it:
 
@@ -55,24 +59,25 @@ def predict(
     with speaking_of_arguments():
         if gpu is None:
             raise UsageError('name the card: predict(model, gpu="l4")')
-        if not isinstance(fit, bool):
-            raise UsageError(f"fit must be True or False, not {fit!r}")
+        for name, asked in (("fit", fit), ("first_run", first_run)):
+            if not isinstance(asked, bool):
+                raise UsageError(f"{name} must be True or False, not {asked!r}")
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
         bindings: Bindings = {"shapes": shapes, "dims": dims, "batch": batch, "trip_counts": trip_counts}
         request = request_for(model, example_inputs, open_batch=fit, **bindings, **terms)
-        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None)
+        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None, first_run)
 
 
-def _on(gpu: Any, request: Request, limits: Limits | None) -> Prediction | list[Prediction]:
+def _on(gpu: Any, request: Request, limits: Limits | None, before: bool) -> Prediction | list[Prediction]:
     """The prediction for a card, or those for a list of them; at the largest batch that keeps the limits, if given."""
     several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
     gpus: list[Gpu] = list(gpu) if several else [gpu]
     if limits is not None:
         each(gpus)  # a card that nobody knows is told before the first is predicted
-        predictions = [summarise(largest(request, g, limits)) for g in gpus]
+        predictions = [summarise(largest(request, g, limits), before=before) for g in gpus]
     else:
-        predictions = [summarise(run, j) for run, j in runs(request, gpus)]
+        predictions = [summarise(run, j, before) for run, j in runs(request, gpus)]
     return predictions if several else predictions[0]
 
 

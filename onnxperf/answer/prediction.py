@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pandas
     from onnx import ModelProto
 
+    from onnxperf.answer.first_run import FirstRun
+
 Path = str | os.PathLike[str]
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
@@ -62,7 +64,7 @@ class Prediction(Document):
     shares: `bound_by` as pairs; totals: `work` as pairs;
     power_factor: what the card's power limit multiplied kernels by; watts: what the card draws on average, None for a
     processor. run: every stage behind the answer, of which this
-    is device number `column`.
+    is device number `column`. first_run: what comes before the steady state, None where that was not asked for.
     """
 
     scenario: Scenario
@@ -85,6 +87,7 @@ class Prediction(Document):
     watts: float | None
     run: Run = field(repr=False, compare=False)
     column: int = field(repr=False, compare=False)
+    first_run: FirstRun | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         s, times = self.scenario, (self.low_seconds, self.high_seconds)
@@ -171,6 +174,7 @@ class Prediction(Document):
             "energy": None if self.watts is None else plain(self, "watts", "joules", "joules_per_sample"),
             **({} if self.training is None else {"training": self.training}),
             **({} if self.parallel is None else {"parallel": self.parallel}),
+            **({} if self.first_run is None else plain(self, "first_run")),
             "gaps": [plain(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             **plain(self, "kernels", "cpu_operators"),
             "warnings": [plain(w, "code", "message", "nodes") for w in self.warnings],
@@ -297,8 +301,8 @@ class Prediction(Document):
         return gaps(self.kernels, until if self.run.method.scheduled else 0.0)
 
 
-def summarise(run: Run, j: int = 0) -> Prediction:
-    """The prediction of a run for device j."""
+def summarise(run: Run, j: int = 0, before: bool = False) -> Prediction:
+    """The prediction of a run for device j; `before` says whether with what comes before the steady state."""
     e, timeline, outlined = run.estimates, run.timeline, outline(run, j)
     rows, total, cpu_operators = kernels(run, j), outlined.seconds, on_cpu(run, j)
     works = [(k.repeat, k.work) for k in run.kernels.all_work if k.work is not None]
@@ -317,7 +321,15 @@ def summarise(run: Run, j: int = 0) -> Prediction:
         ),
         memory=outlined.memory, kernels=rows, cpu_operators=cpu_operators, warnings=notes(run, j),
         power_factor=float(e.power_factor[j]), watts=outlined.watts, run=run, column=j,
+        first_run=_before(run, j) if before else None,
     )  # fmt: skip
+
+
+def _before(run: Run, j: int) -> FirstRun:
+    """What comes before the steady state, which few ask for."""
+    from onnxperf.answer.first_run import first_run
+
+    return first_run(run, j)
 
 
 def _shares(

@@ -47,12 +47,13 @@ if TYPE_CHECKING:
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
               help="Also list time by module; 2 gives layer1.0.")  # fmt: skip
+@click.option("--first-run", is_flag=True, help="Also tell what session creation and the first run take.")
 @viewed
 @limited
 @debug
 def predict(
     model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
-    max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
+    first_run: bool, max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict the latency of MODEL, and what it is bound by.
 
@@ -71,12 +72,11 @@ def predict(
     from onnxperf.running.pipeline import read_once
     from onnxperf.views.prediction import show
 
-    for flag, is_set in (("--detail", detail), ("--top", top is not None), ("--by-module", depth is not None)):
-        if json_to == "-" and is_set:
-            raise UsageError(f"--json - prints JSON only, with every kernel: leave {flag} out")
+    if json_to == "-":
+        _without_screen({"--detail": detail, "--top": top is not None, "--by-module": depth is not None})
     asked = take(terms, {"--json": json_to, "--html": html_to}, model, *files_read({"gpu": gpu, **terms}))
     request = read_once(asked_of(model, json_to, gpu=gpu, fit=fit, **terms))
-    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)))
+    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)), before=first_run)
 
     def at_batch(batch: int) -> Prediction:
         from onnxperf.running.pipeline import with_batch
@@ -175,6 +175,13 @@ def check(
             raise LimitExceeded(f"{over} of {len(lines)} {what} over the limit")
 
     deliver(json_to, lambda: json.dumps(lines, indent=2, allow_nan=False), lambda: None, gate)
+
+
+def _without_screen(asked: Mapping[str, bool]) -> None:
+    """Raise UsageError for the first of the options that say what the screen shows, where there is none."""
+    for flag, is_set in asked.items():
+        if is_set:
+            raise UsageError(f"--json - prints JSON only, with every kernel: leave {flag} out")
 
 
 def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:

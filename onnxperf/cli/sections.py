@@ -19,8 +19,8 @@ SECTIONS = {
     "How it is run": ("streams", "cuda_graph", "include_transfers", "pageable", "method"),
     "Limits": ("max_latency", "max_memory", "fail_above"),
     "Output": (
-        "json_to", "html_to", "out", "markdown", "detail", "top", "depth", "plot_to", "trace_to", "netron_to",
-        "profile_to", "debug", "help",
+        "json_to", "html_to", "out", "markdown", "detail", "top", "depth", "first_run", "plot_to", "trace_to",
+        "netron_to", "profile_to", "debug", "help",
     ),
 }  # fmt: skip
 FEW = 16  # options that need no sections

@@ -43,7 +43,7 @@ def check(
         if max_ms is None and max_gb is None:
             raise UsageError("a budget is max_ms, max_gb or both")
         limits = limits_of(max_ms, max_gb)
-        of_fit = {"max_ms": max_ms, "max_gb": max_gb} if fit else {}
+        of_fit: dict[str, Any] = {"max_ms": max_ms, "max_gb": max_gb} if fit else {}
         predicted: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, fit=fit, **of_fit, **terms)
         if isinstance(predicted, Prediction):
             keep(predicted, limits.seconds, limits.bytes)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: How an allocator takes memory from the driver: see onnxperf.running.memory, which has what each of them takes.
 ARENAS = ("powers of two", "segments", "exact")
+Span = tuple[float, float]  # the least and the most, in seconds
 NAMED = 100  # characters of a list of nodes in an error
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`
 
@@ -111,6 +112,37 @@ class HostCosts:
         return replace(self, **{name: getattr(self, name) * factor for name in names})
 
 
+@dataclass(frozen=True, slots=True)
+class StartCosts:
+    """Seconds, each from the least to the most, that a runtime spends once.
+
+    library_s: its libraries are loaded and their handles made; node_s: per node of the file, which is read and
+    optimised; code_s: per kind of kernel, whose code is loaded at its first use.
+    search_s: per convolution, the choice of an algorithm at the first run with a shape, which `search` names;
+    searched_once: convolutions that are alike share that choice, else each node makes its own. quicker: what makes the
+    choice quicker, `quicker_s` per convolution; again: when a choice is made anew, "" where it is kept.
+    build_s: per kernel that differs from the others, what is compiled or timed before the first run, which `build`
+    names; cached_s: the same where a file has these results, which `cache` names; builder_s: once beside them.
+    per_shape: for which shapes nothing is built anew.
+    """
+
+    library_s: Span = (0.1, 3.0)
+    node_s: Span = (50e-6, 500e-6)
+    code_s: Span = (0.1e-3, 20e-3)
+    search_s: Span = (0.3e-3, 2e-3)
+    search: str = "cuDNN's heuristics choose"
+    searched_once: bool = False
+    quicker: str = ""
+    quicker_s: Span = (0.0, 0.0)
+    again: str = ""
+    build_s: Span = (0.0, 0.0)
+    build: str = ""
+    cached_s: Span = (0.0, 0.0)
+    cache: str = ""
+    builder_s: Span = (0.0, 0.0)
+    per_shape: str = ""
+
+
 def _nothing(what: Operator | Graph) -> str:
     """Nothing to say of an operator or a graph."""
     return ""
@@ -119,7 +151,8 @@ def _nothing(what: Operator | Graph) -> str:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """A way of running a graph: `rules` say what it fuses, `place` puts operators on GPU or host and inserts copies,
-    `host` is what that costs the processor. `title` is its name as people write it.
+    `host` is what that costs the processor, `start` what it costs once, before the steady state. `title` is its name as
+    people write it.
 
     `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
@@ -154,6 +187,7 @@ class Runtime:
     training: Runtime | None = None
     autograd: Callable[[], Autograd] | None = None
     before_training: Rules = field(default_factory=dict)
+    start: StartCosts = field(default_factory=StartCosts)
 
     def __post_init__(self) -> None:
         for name in ("name", "describe", "host_constants", "title"):
@@ -167,6 +201,7 @@ class Runtime:
         _need(callable(self.place), "place", "a function", self.place)
         _need(isinstance(self.policy, Policy), "policy", "a Policy", self.policy)
         _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
+        _need(isinstance(self.start, StartCosts), "start", "StartCosts", self.start)
         _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
         ways = isinstance(self.layouts, Mapping) and all(isinstance(way, Runtime) for way in self.layouts.values())
         _need(ways, "layouts", "Runtimes by their layout", self.layouts)

@@ -229,11 +229,17 @@ class Bound(Bindings, Keywords, total=False):
 
 
 class Asked(Bound, total=False):
-    """The keywords of `onnxperf.predict`, which can look for a batch."""
+    """The keywords of functions that can look for a batch."""
 
     fit: bool
     max_ms: float | None
     max_gb: float | None
+
+
+class AskedOfPredict(Asked, total=False):
+    """The keywords of `onnxperf.predict`, which can also say what comes before the steady state."""
+
+    first_run: bool
 
 
 def having(**facets: object) -> Iterator[Term]:

@@ -9,12 +9,12 @@ from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.ground.modules import Offered
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, of_layout, of_version, run_graph
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_layout, of_version, run_graph
 
 #: By name; a module is loaded when its runtime is asked for.
 RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)
 
 __all__ = [
-    "LEVELS", "RUNTIMES", "WAITED_FOR", "WITHIN", "HostCosts", "Policy", "Runtime", "of_layout",
+    "LEVELS", "RUNTIMES", "WAITED_FOR", "WITHIN", "HostCosts", "Policy", "Runtime", "StartCosts", "of_layout",
     "of_version", "run_graph",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from onnxperf.fusions.ort_releases import NEWEST, OPSETS, says
 from onnxperf.fusions.placement import is_view
 from onnxperf.graph import Graph
 from onnxperf.lowering.releases import Releases
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 
 
 def beside(graph: Graph) -> Graph:
@@ -37,5 +37,6 @@ RUNTIME = Runtime(
     title="ONNX Runtime CPU",
     describe="ONNX Runtime, CPU provider",
     kind="cpu",
+    start=StartCosts(library_s=(0.02, 0.5), code_s=(0.0, 0.0), search_s=(0.0, 0.0)),
     releases=Releases(OPSETS, NEWEST, lambda at: {}, says),
 )  # fmt: skip

@@ -28,13 +28,22 @@ from onnxperf.fusions.placement import place
 from onnxperf.graph import Graph
 from onnxperf.ground.releases import Release, release
 from onnxperf.lowering.releases import Releases
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, of_version
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_version
 
 if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
 
 TODAY = release(NEWEST)
 POLICY = Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}))
+#: Of a convolution: 0.3 to 1.35 s for six on an RTX 2080 Ti, and 0.3 to 0.85 ms each with HEURISTIC
+#: (github.com/PaddlePaddle/PaddleX/pull/5057); 142 and 12 ms for those of a speech tokenizer on an H200 under 1.29
+#: (github.com/sgl-project/sglang-omni/pull/2176), which also found that the plan is kept for the last shape alone. Each
+#: node has its own (conv.h, CudnnConvState).
+START = StartCosts(
+    library_s=(0.3, 3.0), search_s=(1e-3, 0.225),
+    search="cudnn_conv_algo_search EXHAUSTIVE, the default, tries algorithms",
+    quicker="HEURISTIC", quicker_s=(0.3e-3, 2e-3), again="also when an earlier shape returns",
+)  # fmt: skip
 
 
 def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) -> Graph:
@@ -55,7 +64,8 @@ def in_release(at: Release) -> Mapping[str, Any]:
     """
     multiple = 8 if at <= release("1.6") else POLICY.tensor_multiple
     policy = replace(POLICY, tensor_multiple=multiple, sums_in_fp16=at <= release("1.7"))
-    return {"place": partial(kernels, at=at, registry=at), "policy": policy}
+    start = START if at >= release("1.20") else replace(START, again="")
+    return {"place": partial(kernels, at=at, registry=at), "policy": policy, "start": start}
 
 
 #: The option `prefer_nhwc` came with 1.20 (onnxruntime.ai, CUDA execution provider).
@@ -75,7 +85,7 @@ CUDA = Runtime(
     title="ONNX Runtime CUDA",
     describe="ONNX Runtime, CUDA provider, inputs and outputs bound on the device",
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
-    releases=RELEASES,
+    releases=RELEASES, start=START,
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.releases import Releases
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 from op_models import BITS, Operator, Tensor
 from op_models.pointwise import FLOPS
 
@@ -327,6 +327,16 @@ def says(at: Release) -> str:
     return f"{imports}; its fusions and kernels are inferred, and taken to be today's"
 
 
+#: Builds that were told: EfficientNet-lite4 34.6 s, 7.7 with a timing cache, YOLOv4 109 and 9.4 s
+#: (github.com/microsoft/onnxruntime/pull/14767); Mask R-CNN on an RTX 2070 SUPER 75 s in FP32, 5 min with FP16
+#: (github.com/NVIDIA/TensorRT/issues/554); a detector on an Orin 9.5 min. Layers that are alike are timed once
+#: (github.com/NVIDIA/TensorRT/issues/4423).
+START = StartCosts(
+    library_s=(0.3, 3.0), code_s=(0.05e-3, 2e-3), search_s=(0.0, 0.0), build_s=(0.2, 10.0), build="tactics are timed",
+    cached_s=(0.05, 0.4), cache="a timing cache", builder_s=(1.0, 12.0),
+    per_shape="none where a profile of the engine holds the shape",
+)  # fmt: skip
+
 RUNTIME = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
@@ -339,4 +349,5 @@ RUNTIME = Runtime(
     title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
     refused=refused, unmeasured=_later_releases, releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE),
+    start=START,
 )  # fmt: skip

@@ -31,7 +31,7 @@ from onnxperf.fusions.torch_strides import (
     view,
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 from onnxperf.passes.autocast import autocast
 from onnxperf.passes.exchanges import SHARED
 from onnxperf.passes.tape import PHASE, phase_of
@@ -214,5 +214,9 @@ EAGER = Runtime(
     refused=refused,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
     autograd=_autograd,
+    start=StartCosts(
+        library_s=(1.0, 8.0), search="cuDNN's heuristics choose, as torch.backends.cudnn.benchmark is off",
+        searched_once=True,
+    ),
 )  # fmt: skip
 RUNTIME = replace(EAGER, layouts={"nchw": EAGER, "nhwc": replace(EAGER, place=partial(place, last=True))})

@@ -73,6 +73,10 @@ def show(
             parts += [_phases(out, p), _gaps(out, p)]
     else:
         parts.append(two_columns(_brief(p)))
+    if p.first_run is not None:
+        from onnxperf.views.first_run import starting
+
+        parts.append(starting(out, p.first_run))
     if depth is not None:
         named = any(k.module for k in p.kernels)
         parts.append(_by_module(out, p, depth) if named else Text(NO_MODULES, style="dim"))
