@@ -29,7 +29,7 @@ from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folde
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FREE
 from onnxperf.fusions.tensorrt_importer import NEWEST, OPSETS, SINCE, refused
-from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside
+from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside, unfused
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.ground.rules import work_or_bytes
@@ -283,7 +283,8 @@ def place(graph: Graph) -> Graph:
         if not free or (o.type != "Split" and any(t.name in written for t in o.present)):  # parts lie where they lie
             written.update(t.name for t in o.outputs)
         placed.append(replace(o, place="free" if free else "host" if o.type in CONTROL else "gpu"))
-    return replace(graph, operators=tuple(placed))
+    notes = (*graph.notes, *unfused(graph, frozenset((*PRODUCTS, *ACTIVATED.values()))))
+    return replace(graph, operators=tuple(placed), notes=notes)
 
 
 EIGHT_BITS = between_kernels(frozenset(PRODUCTS), frozenset(ELEMENTWISE), frozenset(ROWS))

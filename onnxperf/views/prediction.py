@@ -38,6 +38,7 @@ URGENT = (
     "unknown-work",
     "other-device",
     "host-fallback",
+    "unfused-quantisation",
     "assumed-trip-count",
     UNKNOWN_LENGTH,
     "gpu-alias",

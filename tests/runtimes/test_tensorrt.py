@@ -282,18 +282,125 @@ def test_a_residual_that_a_file_leaves_unquantised_stays_in_half_precision() -> 
 
 
 def test_a_quantised_linear_layer_has_its_bias(make: Callable[..., onnx.ModelProto]) -> None:
-    """Also where it stands beside others that read the same tensor, and Q and DQ lie before the bias."""
+    """Also where it stands beside others that read the same tensor; Q and DQ before the bias part them."""
+    before = (
+        "(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)"
+        "{a=QuantizeLinear(x,s,i) b=DequantizeLinear(a,s,i) c=DequantizeLinear(wi,s,i) d=DequantizeLinear(ui,s,i)"
+        " e=MatMul(b,c) f=Add(e,k) y=Relu(f) h=MatMul(b,d) j=Add(h,k) z=Relu(j)}"
+    )
     text = (
         "(float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)"
         "{a=QuantizeLinear(x,s,i) b=DequantizeLinear(a,s,i) c=DequantizeLinear(wi,s,i) d=DequantizeLinear(ui,s,i)"
         " e=MatMul(b,c) f=QuantizeLinear(e,s,i) g=DequantizeLinear(f,s,i) y=Add(g,k)"
         " h=MatMul(b,d) j=QuantizeLinear(h,s,i) l=DequantizeLinear(j,s,i) z=Add(l,k)}"
     )
-    model = make(text, {"k": (4,), "s": 0.1})
-    model.graph.initializer.append(helper.make_tensor("i", TensorProto.INT8, [], [0]))
-    model.graph.initializer.extend(numpy_helper.from_array(np.ones((4, 4), np.int8), n) for n in ("wi", "ui"))
-    run = run_graph(load(model), TENSORRT)
-    assert Counter(o.type for o in run.operators if o.place == "gpu") == {"Cast": 3, "Gemm": 1}
+    found = []
+    for written in (before, text):
+        model = make(written, {"k": (4,), "s": 0.1})
+        model.graph.initializer.append(helper.make_tensor("i", TensorProto.INT8, [], [0]))
+        model.graph.initializer.extend(numpy_helper.from_array(np.ones((4, 4), np.int8), n) for n in ("wi", "ui"))
+        run = run_graph(load(model), TENSORRT)
+        found.append((Counter(o.type for o in run.operators if o.place == "gpu"), len(misplaced(run))))
+    assert found[0] == ({"Cast": 3, "com.microsoft::FusedGemm": 1}, 0)
+    assert found[1] == ({"Cast": 1, "MatMul": 1, "tensorrt::Pointwise": 2}, 1)
+
+
+class Blocks:
+    """Residual blocks of two convolutions, with Q and DQ where TensorRT's guide has them or, by `kind`, elsewhere."""
+
+    def __init__(self, kind: str, blocks: int = 2, side: int = 56, channels: int = 64):
+        self.kind, self.channels, self.nodes = kind, channels, list[onnx.NodeProto]()
+        self.stored = [helper.make_tensor("i", TensorProto.INT8, [], [0])]
+        for name, value in (("s", 0.1), ("t", 0.2)):
+            self.stored.append(helper.make_tensor(name, TensorProto.FLOAT, [], [value]))
+        x = self.node("Relu", "x")
+        for i in range(blocks):
+            x = self.block(x, "t" if kind == "scales" and not i else "s")
+        y = self.convolution(self.pair(x))
+        self.io = [helper.make_tensor_value_info(t, TensorProto.FLOAT, [1, channels, side, side]) for t in ("x", y)]
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
+        return name
+
+    def pair(self, x: str, scale: str = "s") -> str:
+        if self.kind == "none":
+            return x
+        return self.node("DequantizeLinear", self.node("QuantizeLinear", x, scale, "i"), scale, "i")
+
+    def convolution(self, x: str, narrow: bool = True) -> str:
+        narrow = narrow and self.kind not in ("none", "operands")
+        array = np.ones((self.channels, self.channels, 3, 3), np.int8 if narrow else np.float32)
+        self.stored.append(numpy_helper.from_array(array, f"w{len(self.nodes)}"))
+        w = self.stored[-1].name
+        return self.node("Conv", x, self.node("DequantizeLinear", w, "s", "i") if narrow else w, pads=[1, 1, 1, 1])
+
+    def block(self, x: str, scale: str) -> str:
+        first = self.convolution(self.pair(x))
+        first = self.node("Relu", self.pair(first) if self.kind == "activation" else first)
+        second = self.convolution(self.pair(first), narrow=self.kind != "operand")
+        second = self.pair(second) if self.kind == "sum" else second
+        shortcut = x if self.kind in ("residual", "readers") else self.pair(x, scale)
+        if self.kind == "readers":
+            shortcut = self.node("Sin", shortcut)
+        return self.node("Relu", self.node("Add", second, shortcut))
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        graph = helper.make_graph(self.nodes, self.kind, self.io[:1], self.io[1:], self.stored)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+
+
+def misplaced(graph: Graph) -> list[Any]:
+    return [n for n in graph.notes if n.code == "unfused-quantisation"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fix", "pairs", "names"),
+    [
+        ("residual", "put Q and DQ on the shortcut too: 3 Q/DQ pairs not fused", 3, ["QuantizeLinear1", "Add10"]),
+        ("activation", "quantise behind bias, residual and activation, not before them: 2 Q/DQ pairs", 2,
+         ["QuantizeLinear5", "DequantizeLinear6", "Relu7"]),
+        ("sum", "quantise behind bias, residual and activation, not before them: 2 Q/DQ pairs", 2,
+         ["QuantizeLinear10", "DequantizeLinear11", "Add14"]),
+        ("operand", "quantise both operands, activations per tensor, weights per channel: 2 Q/DQ pairs", 2,
+         ["DequantizeLinear7", "Conv8"]),
+        ("scales", "give all readers of a tensor one scale: 2 Q/DQ pairs", 2, ["QuantizeLinear1", "QuantizeLinear10"]),
+    ],
+)  # fmt: skip
+def test_q_and_dq_that_do_not_fuse_are_named_with_what_fuses_them_and_take_longer(
+    kind: str, fix: str, pairs: int, names: list[str]
+) -> None:
+    good, bad = (predict(Blocks(k).model, gpu="t4", runtime="tensorrt") for k in ("as the guide says", kind))
+    assert not misplaced(good.run.run_graph)
+    (note,) = misplaced(bad.run.run_graph)
+    assert note.message.startswith(fix) and {*names} <= {*note.nodes}
+    assert note in bad.warnings and f"{pairs} Q/DQ pairs" in note.message
+    assert good.seconds < bad.seconds and len(good.kernels) <= len(bad.kernels)
+    assert note.message[:60] in bad.report() and "unfused" not in good.report()
+
+
+def test_a_tensor_that_another_operator_reads_without_q_is_in_half_precision() -> None:
+    """Whose result is a residual without Q as well."""
+    notes = misplaced(run_graph(load(Blocks("readers", blocks=1).model), TENSORRT))
+    residual, readers = sorted(notes, key=lambda n: n.message)
+    assert readers.message.startswith("quantise a tensor for all its readers, or for none: 1 Q/DQ pair ")
+    assert {"QuantizeLinear1", "Sin10"} <= {*readers.nodes} and "Add11" in residual.nodes
+
+
+def test_8_bits_are_slower_than_half_precision_where_no_product_has_both_operands_quantised() -> None:
+    half, narrow = (
+        predict(Blocks(kind).model, gpu="t4", runtime="tensorrt", precision=p)
+        for kind, p in (("none", "fp16"), ("operands", "keep"))
+    )
+    assert half.seconds < narrow.seconds and len(misplaced(narrow.run.run_graph)) == 1
+
+
+def test_a_precision_quantises_nothing_that_does_not_fuse() -> None:
+    for kind in ("none", "as the guide says"):
+        p = predict(Blocks(kind).model, gpu="t4", runtime="tensorrt", precision="int8")
+        assert not misplaced(p.run.run_graph)
 
 
 @pytest.mark.parametrize("gpu", ["t4", "l4", "a100", "h100"])
