@@ -17,11 +17,11 @@ class Edit:
     """An input of a node that another constant takes the place of.
 
     That is `tensor`, with each sample's part as often as the batch is large; or, where that is empty, `base` as
-    a list of sizes, of which that at the place holds the batch.
+    a list of sizes, of which that at the place holds the batch, or of numbers that are the same at any batch.
     """
 
     index: int
-    place: Place
+    place: Place | None
     base: Shape
     tensor: str = ""
 
@@ -36,9 +36,11 @@ class NodeAt:
 
     inputs: tensors at the file's own batch, as `outputs` are; places: where each input holds the batch, None where it
     does not; values: what is known of inputs before the run, at both batches; why_differs: why the constant of that
-    name can't be said to hold the same for each sample at a place, "" where it does. `edits` grows as rules ask. Where
-    an axis before or one behind may hold the batch, rules take the one behind unless `before` says otherwise, and note
-    it in `guesses`. `twins` are axes of the batch's size beside its own.
+    name can't be said to hold the same for each sample at a place, "" where it does; elements: those of a constant of
+    whole numbers, of any size, None where they are not known; numbered: columns of indices, by input, that hold the
+    numbers of the samples; rules put those of the output into `columns`. `edits` grows as rules ask. Where an axis
+    before or one behind may hold the batch, rules take the one behind unless `before` says otherwise, and note it in
+    `guesses`. `twins` are axes of the batch's size beside its own.
     """
 
     type: str
@@ -50,11 +52,14 @@ class NodeAt:
     values: Sequence[tuple[Array | None, Array | None]]
     names: Sequence[str]
     why_differs: Callable[[str, Place], str]
+    elements: Callable[[str], Array | None]
     batch: Batch
     edits: list[Edit] = field(default_factory=list)
     before: Mapping[Guess, bool] = field(default_factory=dict)
     guesses: list[Guess] = field(default_factory=list)
     twins: list[Place] = field(default_factory=list)
+    numbered: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    columns: set[int] = field(default_factory=set)
 
     def has(self, index: int) -> bool:
         """Whether an input is given."""
@@ -142,3 +147,7 @@ class NodeAt:
     def resize(self, index: int, base: Shape, place: Place) -> None:
         """Let an input be this list of sizes, of which that at the place holds the batch."""
         self.edits.append(Edit(index, place, base))
+
+    def fix(self, index: int, numbers: Shape) -> None:
+        """Let an input be this list of numbers, whatever the batch."""
+        self.edits.append(Edit(index, None, numbers))

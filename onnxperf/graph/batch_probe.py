@@ -29,25 +29,27 @@ class Edits:
 
     def __init__(self, edits: Mapping[str, list[Edit]], batch: Batch):
         self.edits, self.batch = edits, batch
-        self._constants: dict[tuple[str, Place], str] = {}
+        self._constants: dict[tuple[str, Place | None], str] = {}
 
-    def infer_node(self, state: State, node: NodeProto, label: str) -> None:
-        """Infer a node, changed where it has to be."""
+    def infer_node(self, state: State, node: NodeProto, label: str) -> NodeProto:
+        """Infer a node, changed where it has to be, and give it back."""
         if label in self.edits:
             changed = NodeProto()
             changed.CopyFrom(node)
             for edit in self.edits[label]:
-                changed.input[edit.index] = self._constant(state, node.input[edit.index], edit)
+                changed.input.extend([""] * (edit.index + 1 - len(changed.input)))
+                changed.input[edit.index] = self._constant(state, changed.input[edit.index] or label, edit)
             node = changed
         infer_node(state, node, label)
+        return node
 
     def _constant(self, state: State, name: str, edit: Edit) -> str:
         """The name of the constant that an edit asks for."""
         if edit.tensor and (edit.tensor, edit.place) in self._constants:
             return self._constants[edit.tensor, edit.place]
         constant = fresh(f"{edit.tensor or name} at batch {self.batch.new}", state.tensor_names)
-        scaled = edit.place.scaled(edit.base, self.batch)
-        if edit.tensor:
+        scaled = edit.place.scaled(edit.base, self.batch) if edit.place else edit.base
+        if edit.tensor and edit.place:
             value: Array | None = state.values.get(edit.tensor) if prod(scaled) <= MAX_VALUE else None
             value = None if value is None else repeated(value, edit.place, self.batch)
             state.define(constant, state.tensors[edit.tensor].dtype, scaled, "constant", value)
@@ -72,13 +74,16 @@ class Probe:
         self.guesses: dict[Guess, str] = {}  # the first node that each is made at
         self.places: dict[str, Place | None] = {}
         self.lost: set[str] = set()
+        self.numbered: dict[str, frozenset[int]] = {}  # columns of indices that are the numbers of samples
         self._repeats = Repeats(original, batch)
         self._apply = Edits(self.edits, batch)
 
-    def infer_node(self, state: State, node: NodeProto, label: str) -> None:
-        """Infer a node, with other constants where its own hold the batch, and tell where its outputs hold it."""
+    def infer_node(self, state: State, node: NodeProto, label: str) -> NodeProto:
+        """Infer a node, with other constants where its own hold the batch, give it back, and tell where its outputs
+        hold it.
+        """
         where = f"node {label!r} ({node.op_type})"
-        held = [i for i in node.input if i in state.tensors and self._holds(state, i)]
+        held = [i for i in node.input if i in state.tensors and self._holds(state, i)] or self._told(state, node)
         try:
             places = self._follow(state, node, label) if held else None
         except Across as e:
@@ -86,7 +91,7 @@ class Probe:
             self.across[label] = f"{where} can't be shown to compute each sample by itself: {e}"
         except Unproved as e:
             raise Refusal(f"{where}: {e}") from None
-        self._apply.infer_node(state, node, label)
+        changed = self._apply.infer_node(state, node, label)
         if not held:
             self._repeats.follow(node, label)
         for k, out in enumerate(node.output):
@@ -97,6 +102,7 @@ class Probe:
                 place = self._seen(state, out, place)
             if isinstance(place, Place):
                 self._expect(state, out, place, where)
+        return changed
 
     def _seen(self, state: State, out: str, same: SameMemory) -> Place | None:
         """The place in an output whose shape is computed in the graph; None where its shape has no such place."""
@@ -119,9 +125,14 @@ class Probe:
             [original.tensors.get(i) for i in node.input], [original.tensors.get(o) for o in node.output],
             [self.places.get(i) for i in node.input],
             [(original.values.get(i), state.values.get(i)) for i in node.input],
-            list(node.input), self._repeats.why_not, self.batch, before=self.before,
+            list(node.input), self._repeats.why_not, self._repeats.elements, self.batch, before=self.before,
+            numbered=self.numbered,
         )  # fmt: skip
+        if node.op_type != "GatherND" and any(i in self.numbered for i in node.input):
+            raise Across("it reads the numbers of samples")
         places = places_of(n)
+        if n.columns:
+            self.numbered[node.output[0]] = frozenset(n.columns)
         self.guessed = self.guessed or bool(n.guesses or n.twins)
         self.guesses = {**dict.fromkeys(n.guesses, label), **self.guesses}
         if n.edits:
@@ -157,6 +168,14 @@ class Probe:
                 return True
         self.places[name] = place
         return place is not None
+
+    def _told(self, state: State, node: NodeProto) -> list[str]:
+        """The sizes that an Expand spreads a constant over, where they are computed from the batch."""
+        if node.op_type != "Expand" or domain_of(node):
+            return []
+        before, probed = (s.values.get(node.input[1]) for s in (self.original, state))
+        same = before is probed or (before is not None and probed is not None and np.array_equal(before, probed))
+        return [] if same else [node.input[1]]
 
     def _is_alone(self, original: Shape, shape: Shape, place: Place) -> bool:
         """Whether the axis of a place holds the batch and nothing else."""

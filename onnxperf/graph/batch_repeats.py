@@ -14,8 +14,12 @@ from onnxperf.graph.batch_rules import places_of
 from onnxperf.graph.proto import attributes, domain_of
 from onnxperf.graph.state import State
 from onnxperf.graph.stored_data import DIFFERS, differing
+from onnxperf.graph.values import Array, content, evaluate
 from onnxperf.ground.errors import Error
 from op_models import Tensor
+
+MOST_ELEMENTS = 1 << 20  # of large constants that are read or computed, all together
+DEEPEST = 16  # nodes, one behind the other, that such a constant is computed by
 
 
 class Repeats:
@@ -31,6 +35,36 @@ class Repeats:
         self.blocks: dict[str, set[int]] = {}
         self.makers: dict[str, str] = {}
         self._compared: dict[tuple[str, int], str] = {}
+        self._nodes: dict[str, NodeProto] = {}
+        self._elements: dict[str, Array | None] = {}
+        self._effort = MOST_ELEMENTS
+
+    def elements(self, name: str, depth: int = DEEPEST) -> Array | None:
+        """The elements of a constant of whole numbers, also where it is too large for its value to be kept; None where
+        they are not known, or more than MOST_ELEMENTS with all others that were asked for.
+        """
+        tensor = self.original.tensors.get(name)
+        if (
+            name in self.original.values
+            or tensor is None
+            or not tensor.stored
+            or tensor.dtype not in ("int32", "int64")
+        ):
+            return self.original.values.get(name)
+        if name not in self._elements:
+            self._elements[name] = self._computed(tensor, name, depth) if tensor.size <= self._effort else None
+        return self._elements[name]
+
+    def _computed(self, tensor: Tensor, name: str, depth: int) -> Array | None:
+        """The elements of a constant, read or computed of those that its node reads."""
+        self._effort -= tensor.size
+        if (stored := self.original.stored.get(tensor.name)) is not None:
+            return content(stored, self.original.folder, MOST_ELEMENTS)
+        node = self._nodes.get(name)
+        if node is None or not depth:
+            return None
+        read = {i: value for i in node.input if i and (value := self.elements(i, depth - 1)) is not None}
+        return evaluate(node, read, self.original.types, self.original.opsets, MOST_ELEMENTS).get(name)
 
     def why_not(self, name: str, place: Place) -> str:
         """Why a constant can't be said to hold the same for each sample at a place; "" where it does."""
@@ -60,9 +94,10 @@ class Repeats:
 
     def follow(self, node: NodeProto, label: str) -> None:
         """Take down where the outputs of a node repeat themselves that reads nothing but constants."""
+        outs = [o for o in node.output if (t := self.original.tensors.get(o)) is not None and t.stored]
+        self._nodes.update(dict.fromkeys(outs, node))
         if self.batch.old == 1 or node.op_type == "Constant":
             return
-        outs = [o for o in node.output if (t := self.original.tensors.get(o)) is not None and t.stored]
         self.makers.update(dict.fromkeys(outs, f"node {label!r} ({node.op_type})"))
         if not outs or not all(i in self.original.tensors for i in node.input if i):
             return
@@ -110,7 +145,7 @@ class Repeats:
             tensors, [state.tensors.get(o) for o in node.output],
             [place if i == index else None for i in range(len(node.input))],
             [(state.values.get(i), state.values.get(i)) for i in node.input],
-            list(node.input), self.why_not, self.batch,
+            list(node.input), self.why_not, self.elements, self.batch,
         )  # fmt: skip
         try:
             places = places_of(n)

@@ -9,6 +9,7 @@ not computed apart, `Unproved` where constants hold what can't be told.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from onnxperf.graph.batch_node import NodeAt
 from onnxperf.graph.batch_place import Across, Place, SameMemory, Unproved, candidates, same_memory
 from onnxperf.graph.proto import Shape, times
+from onnxperf.graph.values import Array
 from op_models import Axes, Unknown
 from op_models.axes import BATCH, axis_of
 
@@ -125,6 +127,9 @@ def _alike(shape: Shape, place: Place, every: list[Place]) -> Place:
 
 def expand(n: NodeAt) -> Places:
     """Sizes that the input is spread over; where the batch is more than 1, they hold it."""
+    if n.place(0) is None:
+        _repeat_spread(n)
+        return None
     n.only()
     if n.changed(1):
         return None
@@ -136,10 +141,30 @@ def expand(n: NodeAt) -> Places:
     return place
 
 
+def _repeat_spread(n: NodeAt) -> None:
+    """A constant in sizes that are computed from the batch: where it is that large itself, each sample has its part."""
+    before, probed = n.values[1]
+    if before is None or probed is None or before.shape != probed.shape:
+        return  # its outputs' own shapes tell
+    for axis, (old, new) in enumerate(
+        zip(before.tolist(), probed.tolist(), strict=True), len(n.shape(0)) - before.size
+    ):
+        if axis >= 0 and old != new and n.shape(0)[axis] not in (1, new):
+            n.require(0, Place(axis))
+
+
 def tile(n: NodeAt) -> Places:
     """Repeats of the whole tensor along each axis."""
     n.only()
     return None if n.changed(1) else apart(n)
+
+
+def squeeze(n: NodeAt) -> Places:
+    """Where it names no axes it drops all of size 1: in a batch of 1 those that it drops of a larger one."""
+    left = apart(n)
+    if n.batch.old > 1 and n.version >= 13 and not n.has(1):
+        n.fix(1, tuple(axis for axis, d in enumerate(n.shape(0)) if d == 1))
+    return left
 
 
 def cut(n: NodeAt) -> Places:
@@ -169,19 +194,63 @@ def gather(n: NodeAt) -> Places:
         raise Across("it takes one sample out of the batch")
     if (ids := n.inputs[1]) is None or not ids.stored:
         raise Across("it reads samples by indices that are only known in the run")
-    return _gather_all(n, data)
+    place = _gather_all(n, data) or _gather_from_each(n, data)
+    if place is None:
+        raise Unproved(OF_SAMPLES)
+    return place
 
 
-def _gather_all(n: NodeAt, place: Place) -> Place:
+def _gather_all(n: NodeAt, place: Place) -> Place | None:
     """A Gather of all there is along an axis, in order, which is a Reshape: as exporters write PyTorch's as_strided."""
-    size, indices = n.shape(0)[place.axis], n.values[1][0]
+    size, indices = n.shape(0)[place.axis], n.elements(n.names[1])
     if size == n.batch.old or indices is None or indices.ravel().tolist() != list(range(size)):
-        raise Unproved(OF_SAMPLES)
+        return None
     every = [p for p in candidates(n.out(), place.outer(n.shape(0)), n.batch.old) if p.axis >= place.axis]
-    if not every:
-        raise Unproved(OF_SAMPLES)
-    n.repeat(1, Place(every[0].axis - place.axis, every[0].parts))
-    return every[0]
+    if every:
+        n.repeat(1, Place(every[0].axis - place.axis, every[0].parts))
+    return every[0] if every else None
+
+
+def _gather_from_each(n: NodeAt, place: Place) -> Place | None:
+    """A Gather along an axis of samples and what each of them holds, which reads the same of each: as exporters write
+    PyTorch's indexing by several arrays.
+    """
+    old, indices = n.batch.old, n.elements(n.names[1])
+    each = n.shape(0)[place.axis] // old
+    if indices is None or old == 1 or each == 1 or place.parts > 1:
+        return None
+    for axis in (a for a in range(indices.ndim) if indices.shape[a] == old):
+        first = indices.take([0], axis)
+        samples = np.arange(old).reshape([-1 if a == axis else 1 for a in range(indices.ndim)])
+        if first.min() >= 0 and first.max() < each and (indices == first + samples * each).all():
+            n.repeat(1, Place(axis))
+            return Place(place.axis + axis)
+    return None
+
+
+def concat(n: NodeAt) -> Places:
+    """Tensors one behind the other; of columns of indices one may be the numbers of the samples, which go on: as
+    exporters write PyTorch's x[arange(batch), ids].
+    """
+    place = next(p for p in n.places if p)
+    if n.batch.old == 1 or place.parts > 1 or n.axis() != len(n.out()) - 1:
+        return apart(n)
+    places, column = list(n.places), 0
+    for i in range(len(n.inputs)):
+        if places[i] is None and _is_numbers(n.values[i][0], place.axis, n.batch.old):
+            places[i] = place
+            n.repeat(i, place)
+            n.columns.add(column)
+        column += n.shape(i)[-1]
+    return apart(replace(n, places=places))
+
+
+def _is_numbers(value: Array | None, axis: int, old: int) -> bool:
+    """Whether a column of indices is 0, 1, 2, ... along the axis of the batch, whatever the other axes."""
+    if value is None or value.shape[-1] != 1 or not axis < value.ndim - 1 or value.shape[axis] != old:
+        return False
+    numbers = np.arange(old).reshape([-1 if a == axis else 1 for a in range(value.ndim)])
+    return bool((value == numbers).all())
 
 
 def elements(n: NodeAt) -> Places:
@@ -199,7 +268,7 @@ def gather_nd(n: NodeAt) -> Places:
     data, indices, common, count = n.place(0), n.place(1), n.attrs.get("batch_dims", 0), n.shape(1)[-1]
     if data is None or not common <= data.axis < common + count:
         return apart(n)
-    if indices is not None and n.batch.old > 1:
+    if indices is not None and n.batch.old > 1 and data.axis - common not in n.numbered.get(n.names[1], ()):
         raise Across("it reads samples by the indices of samples")
     if n.shape(0)[data.axis] != n.batch.old or count < 2:
         raise Unproved(OF_SAMPLES)
@@ -215,7 +284,7 @@ def _numbered(n: NodeAt, column: int) -> Place:
 
     Of a batch of 1 that is the first axis of 1, as all indices are 0.
     """
-    shape, values = n.shape(1)[:-1], n.values[1][0]
+    shape, values = n.shape(1)[:-1], n.elements(n.names[1])
     for axis in (a for a, d in enumerate(shape) if d == n.batch.old):
         if n.batch.old == 1:
             return Place(axis)
@@ -227,7 +296,7 @@ def _numbered(n: NodeAt, column: int) -> Place:
 
 def _require_numbered(n: NodeAt, place: Place, column: int) -> None:
     """Let indices count the samples of any batch. Their other columns must be the same for all samples."""
-    values, tensor = n.values[1][0], n.inputs[1]
+    values, tensor = n.elements(n.names[1]), n.inputs[1]
     if n.batch.old == 1:
         n.require(1, place)
         return
@@ -258,8 +327,9 @@ def resize(n: NodeAt) -> Places:
 
 
 RULES: Mapping[str, Callable[[NodeAt], Places]] = {
-    "Expand": expand, "Flatten": flatten, "Gather": gather, "GatherElements": elements, "GatherND": gather_nd,
-    "Reshape": reshape, "Resize": resize, "ScatterElements": elements, "Slice": cut, "Tile": tile, "Upsample": resize,
+    "Concat": concat, "Expand": expand, "Flatten": flatten, "Gather": gather, "GatherElements": elements,
+    "GatherND": gather_nd, "Reshape": reshape, "Resize": resize, "ScatterElements": elements, "Slice": cut,
+    "Squeeze": squeeze, "Tile": tile, "Upsample": resize,
 }  # fmt: skip
 
 

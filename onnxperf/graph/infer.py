@@ -24,8 +24,8 @@ from onnxperf.graph.state import State
 from onnxperf.ground.errors import ModelError, UsageError
 from op_models import Operator, Tensor
 
-#: Defines the outputs of a node by its label, and adds its operator.
-InferNode = Callable[[State, NodeProto, str], None]
+#: Defines the outputs of a node by its label, and adds its operator; gives the node that it put in its place, if any.
+InferNode = Callable[[State, NodeProto, str], NodeProto | None]
 
 
 class Inferred(NamedTuple):
@@ -60,7 +60,7 @@ def infer(
             if (type := operator_type(node)) in INLINE:
                 INLINE[type](ControlNode(state, trips, walk, node, label, names))
             else:
-                infer_node(state, scoped(node, names, state.captures) if prefix else node, label)
+                node = infer_node(state, scoped(node, names, state.captures) if prefix else node, label) or node
                 if not prefix and (wrong := ranges.follow(node)) and state.assumed.isdisjoint(node.input):
                     beyond[label] = wrong  # in a body, which may not run, nothing is known to be wrong
 

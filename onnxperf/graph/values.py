@@ -1,6 +1,7 @@
 """The values of small tensors: read from the file, or computed where the values of all inputs are known.
 
-Only shape arithmetic needs them, so no tensor of more than MAX_VALUE elements is ever read, computed or kept.
+Only shape arithmetic needs them, so no tensor of more than MAX_VALUE elements is read, computed or kept, but for
+indices of samples where a file's batch is changed (see `batch_repeats`).
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ Array = np.ndarray[Any, Any]
 Values = dict[str, Array]
 
 
-def content(tensor: TensorProto, folder: Path | None) -> Array | None:
-    """The elements of a tensor; None where there are more than MAX_VALUE, where it holds text, or without its data.
+def content(tensor: TensorProto, folder: Path | None, most: int = MAX_VALUE) -> Array | None:
+    """The elements of a tensor; None where there are more than `most`, where it holds text, or without its data.
 
     `folder` is where external data lie. Raises ModelError where the file holds another amount of data than the shape
     takes.
@@ -44,7 +45,7 @@ def content(tensor: TensorProto, folder: Path | None) -> Array | None:
     check_size(tensor.name, tensor.dims)
     size = prod(tensor.dims)
     filled = tensor.data_location == TensorProto.EXTERNAL or check_filled(tensor, size)
-    if not filled or size > MAX_VALUE or tensor.data_type == TensorProto.STRING:
+    if not filled or size > most or tensor.data_type == TensorProto.STRING:
         return None
     if tensor.data_location == TensorProto.EXTERNAL:
         data = _external(tensor, (size * BITS[dtype_of(tensor.data_type)] + 7) // 8, folder)
@@ -124,19 +125,23 @@ def constant(node: NodeProto, folder: Path | None) -> tuple[str, Shape, Array | 
     return str(value.dtype), value.shape, value if value.size <= MAX_VALUE else None
 
 
-def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], opsets: Mapping[str, int]) -> Values:
-    """The values of a node's outputs, where those of all inputs are known and the outputs are small (see `types`)."""
+def evaluate(
+    node: NodeProto, values: Values, types: Mapping[str, TypeProto], opsets: Mapping[str, int], most: int = MAX_VALUE
+) -> Values:
+    """The values of a node's outputs, where those of all inputs are known and the outputs have up to `most` elements
+    (see `types`).
+    """
     inputs = [i for i in node.input if i]
     if node.op_type not in ARITHMETIC or not inputs or not all(i in values for i in inputs):
         return {}
     if any(a.HasField("t") and a.t.data_location == TensorProto.EXTERNAL for a in node.attribute):
         return {}  # the reference would open the file, wherever it lies and however large it is
-    if node.op_type == "Range" and _steps(*(values[i] for i in inputs)) > MAX_VALUE:
+    if node.op_type == "Range" and _steps(*(values[i] for i in inputs)) > most:
         return {}
     for out in filter(None, node.output):
         shape = static(types.get(out))
         # a dimension of 0 makes the result empty, not what NumPy holds on the way to it
-        if prod(max(d, 1) for d in shape) > MAX_VALUE if shape is not None else node.op_type not in BOUNDED:
+        if prod(max(d, 1) for d in shape) > most if shape is not None else node.op_type not in BOUNDED:
             return {}
     from onnx.reference import ReferenceEvaluator
 
@@ -147,7 +152,7 @@ def evaluate(node: NodeProto, values: Values, types: Mapping[str, TypeProto], op
     except Exception:  # the reference does not implement everything; an unknown value is no error
         return {}
     outputs = zip(node.output, results, strict=False)
-    return {o: r for o, r in outputs if isinstance(r, np.ndarray) and r.size <= MAX_VALUE and r.dtype.kind in "iufb"}
+    return {o: r for o, r in outputs if isinstance(r, np.ndarray) and r.size <= most and r.dtype.kind in "iufb"}
 
 
 def _alone(node: NodeProto) -> GraphProto:

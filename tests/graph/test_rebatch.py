@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 import onnxperf
@@ -212,6 +213,81 @@ def test_indices_that_count_the_samples_go_on_counting() -> None:
 
     for old in (1, 2):
         assert shapes(load(masked(old), batch=6)) == shapes(load(masked(6)))
+
+
+def stored(made: ModelProto, **arrays: Any) -> ModelProto:
+    made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return made
+
+
+@pytest.mark.parametrize("new", [1, 2, 5])
+@pytest.mark.parametrize("positions", [4, 2000])
+def test_indices_into_samples_and_what_they_hold_go_on_counting(new: int, positions: int) -> None:
+    """As exporters write mask[sample, position]: flat, and by tuples, also where they are too many to be kept."""
+
+    def masked(batch: int) -> ModelProto:
+        text = f"""(float[N, {positions}] x) => (float[N, 1, {positions}, 1] y, float[N, 1, {positions}] z) {{
+            f = Flatten<axis = 2>(x) y = Gather(f, flat)
+            one = Constant<value = int64[1] {{-1}}>() r = Unsqueeze(rows, one) c = Unsqueeze(columns, one)
+            at = Concat<axis = -1>(r, c) z = GatherND(x, at) }}"""
+        rows, columns = np.broadcast_arrays(np.arange(batch)[:, None, None], np.arange(positions))
+        return stored(model(text, batch), rows=rows, columns=columns, flat=rows * positions + columns)
+
+    assert shapes(load(masked(4), batch=new)) == shapes(load(masked(new)))
+
+
+def test_indices_into_other_samples_are_refused() -> None:
+    text = "(float[N, 6] x) => (float[N, 6, 1] y) { f = Flatten<axis = 2>(x) y = Gather(f, at) }"
+    at = np.arange(24).reshape(4, 6)
+    for wrong in (at[::-1], at % 6, at + 1 - 6 * (at > 22)):
+        with pytest.raises(UsageError, match=r"\(Gather\): its indices are those of samples"):
+            load(stored(model(text, 4), at=np.ascontiguousarray(wrong)), batch=1)
+
+
+def test_a_column_of_numbers_of_samples_goes_on_counting() -> None:
+    """As exporters write x[arange(batch), ids], with the ids known in the run alone."""
+
+    def picked(batch: int, numbers: Any, then: str = "GatherND(x, at)") -> ModelProto:
+        text = f"""(float[N, 6, 8] x, int64[N, 1] ids) => (float[N, 8] y)
+            {{ at = Concat<axis = -1>(numbers, ids) y = {then} }}"""
+        return stored(model(text, batch), numbers=numbers)
+
+    def numbers(n: int) -> Any:
+        return np.arange(n)[:, None]
+
+    for new in (1, 3):
+        assert shapes(load(picked(4, numbers(4)), batch=new)) == shapes(load(picked(new, numbers(new))))
+    with pytest.raises(UsageError, match=r"constant 'numbers' \(4x1\) differs from sample to sample"):
+        load(picked(4, numbers(4)[::-1].copy()), batch=1)
+    with pytest.raises(UsageError, match=r"\(Cast\) can't be shown to .*: it reads the numbers of samples"):
+        load(picked(4, numbers(4), "Cast<to = 1>(at)"), batch=1)
+
+
+def test_a_constant_that_is_spread_over_the_batch_is_repeated() -> None:
+    """As exporters write the first states of an LSTM."""
+    text = f"""(float[7, N, 8] x) => (float[7, N, 8] y) {{
+        one = Constant<value = int64[1] {{1}}>() two = Constant<value = int64[1] {{2}}>()
+        b = Shape<start = 1, end = 2>(x) {target("w", 8)} s = Concat<axis = 0>(one, b, w)
+        h = Expand(zeros, s) y = Add(x, h) }}"""
+
+    def spread(batch: int, value: Any) -> ModelProto:
+        made = stored(model(text, batch), zeros=value)
+        made.graph.node.append(helper.make_node("LSTM", ["x", "lw", "lr"], ["u"], hidden_size=4))
+        made.graph.output.append(helper.make_tensor_value_info("u", 1, None))
+        return stored(made, lw=np.zeros((1, 16, 8), np.float32), lr=np.zeros((1, 16, 4), np.float32))
+
+    for new in (1, 3):
+        zeros = [np.zeros((1, n, 8), np.float32) for n in (4, new)]
+        assert shapes(load(spread(4, zeros[0]), batch=new)) == shapes(load(spread(new, zeros[1])))
+    with pytest.raises(UsageError, match=r"\(Expand\): its constant 'zeros' \(1x4x8\) differs from sample to sample"):
+        load(spread(4, np.arange(32, dtype=np.float32).reshape(1, 4, 8)), batch=2)
+
+
+def test_a_squeeze_of_all_ones_leaves_a_batch_of_one() -> None:
+    text = "(float[N, 8, 1, 1] x) => (float[N, 5] y) { s = Squeeze(x) y = Gemm(s, w) }"
+    graph = load(model(text, 4, {"w": (8, 5)}), batch=1)
+    assert [o.out.shape for o in graph.operators] == [(1, 8), (1, 5)]
+    assert rebatched(graph) == ("Squeeze_0",)
 
 
 def lstm(batch: int, first: bool, lengths: bool, last: bool = False) -> ModelProto:
