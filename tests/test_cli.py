@@ -412,14 +412,26 @@ def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
         assert "  ####" in done.stdout
 
 
-def test_a_prediction_is_eleven_lines(onnxperf_cli) -> None:
+def test_a_prediction_is_nine_lines(onnxperf_cli) -> None:
     _, out, _ = onnxperf_cli(*PREDICT)
     p = onnxperf.predict(RESNET, gpu="l4")
-    assert len(out.rstrip().splitlines()) == 11
+    assert len(out.rstrip().splitlines()) == 9
     assert duration(p.seconds) in out and "fits" in out and "node_" not in out
     assert out.count("  Conv  ") == 0 and onnxperf_cli(*PREDICT, "--top", "3")[1].count("  Conv  ") == 3
     times = re.findall(r"  (\d+) x  ", onnxperf_cli(*PREDICT, "--detail")[1])
     assert sum(map(int, times)) == sum(k.repeat for k in p.kernels) and len(times) < len(p.kernels)
+
+
+def test_what_the_time_covers_is_said_in_a_few_words_and_in_full_with_detail(onnxperf_cli) -> None:
+    for options, said in (
+        ("", "steady state, kernels and launch gaps, no copies of inputs and outputs"),
+        ("--include-transfers", "steady state, kernels and launch gaps, with copies of inputs and outputs"),
+        ("--method sum", "sum of kernels, no launch gaps, no copies of inputs and outputs"),
+    ):
+        for more in ((), ("--detail",)):
+            out = onnxperf_cli(*PREDICT, *options.split(), *more)[1]
+            whole = json.loads(onnxperf_cli(*PREDICT, *options.split(), "--json", "-")[1])["latency"]["scope"]
+            assert (f"\nscope      {said}" in out, whole in " ".join(out.split())) == (not more, bool(more))
 
 
 def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:

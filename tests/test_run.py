@@ -20,6 +20,7 @@ from onnxperf.methods import METHODS
 from onnxperf.running.pipeline import Request, find, run_of
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import Scenario
+from onnxperf.views.headline import scope
 from tests.device_files import PROCESSOR
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -223,6 +224,8 @@ def test_each_card_has_a_largest_batch_of_its_own() -> None:
 def test_what_is_inside_the_time_follows_from_the_method_on_a_processor_too(processor: Path) -> None:
     whole, added = (onnxperf.predict(model("mobilenetv2"), gpu=processor, method=m) for m in ("tile-wave", "sum"))
     assert "with the runtime's overhead per operator" in whole.scope and added.seconds < whole.seconds
+    assert scope(whole) == "steady state, with the runtime's overhead"
+    assert scope(added) == "sum of kernels, without the runtime's overhead"
     assert added.scope.startswith("the sum of all kernels by the sum method; no launch gaps, no host time")
 
 

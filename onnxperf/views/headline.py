@@ -44,7 +44,7 @@ def words(p: Prediction, changes: Changes) -> Headline:
     shares = largest_shares(p)
     return Headline(
         misfit=next((printable(note.message) for note in p.warnings if note.code == DOES_NOT_FIT), ""),
-        asked=tuple(map(printable, (p.scenario.model, *_where(p), *_terms(p)))),
+        asked=tuple(map(printable, (p.scenario.model, *_where(p), *terms(p)))),
         time=duration(p.seconds),
         interval=f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}",
         rate=f"{number(p.throughput_per_second, 4)} samples/s",
@@ -70,6 +70,15 @@ def headline(p: Prediction, changes: Changes, dot: str, untried: bool = False) -
     return text
 
 
+def scope(p: Prediction) -> str:
+    """What the time covers, in a few words; `Prediction.scope` says all of it."""
+    whole = p.run.method.scheduled
+    if not launches(p):
+        return f"{'steady state, with' if whole else 'sum of kernels, without'} the runtime's overhead"
+    what = "steady state, kernels and launch gaps" if whole else "sum of kernels, no launch gaps"
+    return f"{what}, {'with' if p.scenario.include_transfers else 'no'} copies of inputs and outputs"
+
+
 def _best(p: Prediction, changes: Changes) -> str:
     """The easy change that gains most; or why none gains anything."""
     if not changes:
@@ -89,14 +98,14 @@ def _where(p: Prediction) -> Iterator[str]:
         yield p.device.name
 
 
-def _terms(p: Prediction) -> Iterator[str]:
+def terms(p: Prediction) -> Iterator[str]:
     """What was asked: the runtime, the precision, the batch, and what else is not the default."""
     s = p.scenario
     runtime = (p.run.runtime.title or s.runtime) + (f" {s.ort_version}" if s.ort_version else "")
     fused = " after onnxruntime.transformers" if s.ort_transformers else ""
     able = "tensor_tf32" in p.device.dense_flops  # on other cards the runtime's choice changes nothing
     tf32 = " (TF32 on)" if able and any("tf32" in k.work.pipe for k in p.kernels) else ""
-    terms = (
+    said = (
         f"{runtime}{fused}", _precision(p) + tf32, s.layout or "",
         f"batch {s.batch}", "" if s.mode == "inference" else "training",
         f"{p.run.plan.gpus} GPUs, {p.run.plan}" if p.run.plan.gpus > 1 else "",
@@ -109,7 +118,7 @@ def _terms(p: Prediction) -> Iterator[str]:
         f"power limit {s.power_limit_W:g} W" if s.power_limit_W else "",
         f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
     )  # fmt: skip
-    return filter(None, terms)
+    return filter(None, said)
 
 
 _PRECISIONS = {"keep": "as stored", "tf32": "FP32", "amp": "FP16 autocast"}

@@ -1,4 +1,4 @@
-"""A prediction on a terminal: eleven lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
+"""A prediction on a terminal: nine lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
 
 Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
 """
@@ -20,7 +20,7 @@ from onnxperf.decide.changes import Change, changes, nothing, small_changes, tri
 from onnxperf.graph import UNKNOWN_LENGTH, Note
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
-from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches
+from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches, scope
 from onnxperf.views.on_cpu import advice, waits
 
 BAR = 24
@@ -57,7 +57,7 @@ def show(
     out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = (),
     depth: int | None = None, untried: bool = False,
 ) -> None:  # fmt: skip
-    """Print a prediction: eleven lines, or with `detail` everything that is known of it.
+    """Print a prediction: nine lines, or with `detail` everything that is known of it.
 
     `top` is how many different kernels to list: by default none, with `detail` all. `changes` are the same run under
     other terms, and `untried` says that there are more of them; `depth` is that of the modules by which time is summed
@@ -82,8 +82,8 @@ def show(
         named = any(k.module for k in p.kernels)
         parts.append(_by_module(out, p, depth) if named else Text(NO_MODULES, style="dim"))
     parts.append(_kernels(out, _alike(p.kernels)[: None if detail and top is None else top or 0]))
-    parts.append(_notes(p.warnings) if detail else _urgent(p.warnings))
-    parts.append(Text(printable(p.scope), style="dim"))
+    parts.append(_notes(p.warnings) if detail else urgent(p.warnings))
+    parts.append(Text(printable(p.scope) if detail else "", style="dim"))
     out.print(stacked(parts), end="")
 
 
@@ -105,6 +105,7 @@ def _brief(p: Prediction) -> Iterator[tuple[str, str]]:
     if p.kernels:
         yield "operators", _brief_operators(p)
     yield "memory", _memory(p)
+    yield "scope", scope(p)
     loud = _loud(p)
     quiet = sum(note.code in QUIET for note in p.warnings)
     near = f", and {quiet} on missed fusions" if quiet else ""
@@ -139,7 +140,7 @@ def _brief_operators(p: Prediction) -> str:
     return ", ".join(f"{name} {s / p.seconds:.0%}" for name, s in parts if s / p.seconds >= SEEN)
 
 
-def _urgent(notes: Sequence[Note]) -> Text:
+def urgent(notes: Sequence[Note]) -> Text:
     """The notes that change how an answer is to be read: one for each code, and long ones cut."""
     lines = []
     for code in URGENT:
