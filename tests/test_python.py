@@ -150,7 +150,7 @@ def test_answers_are_printed_as_by_their_commands_and_become_data_frames(monkeyp
     assert "gain" in answers["whatif"][0].to_dataframe() and "best.seconds" in answers["compare"][0].to_dataframe()
     with pytest.raises(UsageError, match="no table"):
         answers["explain"][0].to_dataframe()
-    swept = onnxperf.sweep(MOBILENET, gpu=cards, batches=[1, 8])
+    swept = onnxperf.sweep(MOBILENET, gpu=cards, batch=[1, 8])
     assert str(swept).splitlines()[0] == Path(MOBILENET).name and len(str(swept).splitlines()) == 6
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.lists import parse_batches
+from onnxperf.ground.lists import batches_of
 from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS, choice_named
 from onnxperf.running.terms import TERMS, Term, having
 
@@ -187,6 +187,11 @@ DIM = read_option("--dim", "dims", read=DIMS, multiple=True, metavar="NAME=N",
                   help="Size of a named dynamic dimension; repeatable.")  # fmt: skip
 BATCH = click.option("--batch", type=Count(min=1), help="Batch size: the leading dimension of the inputs. A"
                      " fixed batch in the file is changed, with a note.")  # fmt: skip
+BATCHES = partial(
+    read_option, "--batch", read=batches_of, metavar="N|1,2,4|1..64",
+    help="Batch size, or several: 1..64 doubles from 1 to 64, and in 1,2,4,...,64 the series continues. A fixed batch"
+         " in the file is changed, with a note.",
+)  # fmt: skip
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="Output file.")
 
 
@@ -285,7 +290,7 @@ COUNTED = (
     read_option("--duration", "duration_s", read=DURATION, metavar="10s", help="Stop after this time."),
     click.option("--include-transfers", is_flag=True, help="Also time H2D and D2H copies of inputs and outputs."),
     click.option("--throughput", "search", is_flag=True, help="Search the batch size with the highest throughput."),
-    read_option("--batches", read=parse_batches, metavar="1,2,4", help="Measure throughput at these batch sizes."),
+    read_option("--batches", read=batches_of, metavar="1,2,4", help="Measure throughput at these batch sizes."),
     click.option("--allow-host", is_flag=True, help="Continue if nodes meant for the GPU run on the CPU."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write the measurement as JSON; - prints JSON only."),
 )  # fmt: skip
@@ -331,7 +336,7 @@ of_a_run, of_runs = _options(GPU, *_scenario(), FIT), _options(SEVERAL(required=
 of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
 of_a_decoder = _options(GPU, *_scenario("batch", "shapes", "layout", *TRAINING, "gpus", "parallel"))
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
-of_a_sweep = _options(SEVERAL(), *CARDS, *_scenario("precision", "dims", "batch"))
+of_a_sweep = _options(SEVERAL(), *CARDS, BATCHES(), *_scenario("precision", "dims", "batch"))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)
 counted_here, scored_here = _options(*HERE, *COUNTED), _options(*SCORED, *HERE)
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import AS_JSON, Count, Number, OneOf, debug, files_read, of_a_decoder, read_option
+from onnxperf.cli.arguments import AS_JSON, BATCHES, Count, Number, OneOf, debug, files_read, of_a_decoder
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_targets
-from onnxperf.ground.lists import parse_batches
 from onnxperf.ground.names import CACHES, WEIGHTS
 from onnxperf.ground.output import deliver, telling
 
@@ -22,8 +21,7 @@ from onnxperf.ground.output import deliver, telling
               help="The prefill model, if MODEL takes one token only.")  # fmt: skip
 @click.option("--prompt", type=Count(1, 1 << 24), default=2048, show_default=True, help="Prompt length, tokens.")
 @click.option("--output", type=Count(2, 1 << 24), default=256, show_default=True, help="Output length, tokens.")
-@read_option("--batch", "batch", read=parse_batches, metavar="1..64", default="1..64", show_default=True,
-             help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")  # fmt: skip
+@BATCHES(default="1..64", show_default=True, help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
 @click.option("--weights", type=OneOf(WEIGHTS),
               help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip

@@ -14,7 +14,7 @@ from onnxperf.cli.arguments import by_name, debug, files_read, of_a_sweep, read_
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError, counted, printable
-from onnxperf.ground.lists import parse_batches, parse_dim
+from onnxperf.ground.lists import parse_dim
 from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.ground.output import telling
 
@@ -37,9 +37,6 @@ def parse_precisions(text: str) -> tuple[str, ...]:
 
 @command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL|FOLDER...")
-@read_option("--batch", "batches", read=parse_batches, metavar="1..256|1,2,4",
-             help="Batch sizes: 1..256 doubles from 1 to 256; in a list, 1,2,4,...,256, ... continues the series."
-                  "  [default: the model's]")  # fmt: skip
 @read_option("--dim", "dims", read=partial(by_name, parse=parse_dim), multiple=True, metavar="NAME=N,N",
              help="Sizes of a named dynamic dimension; repeatable.")  # fmt: skip
 @read_option("--precision", "precisions", read=parse_precisions, metavar="fp32,fp16", default="keep",

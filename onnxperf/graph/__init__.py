@@ -78,8 +78,9 @@ def load(
 
     Raises UsageError for unknown names and dimensions that stay open, ModelError for files that can't be used.
     """
-    from onnxperf.graph.bind import bind, shapes_of, sizes_of, whole
+    from onnxperf.graph.bind import bind, shapes_of, sizes_of
     from onnxperf.graph.infer import infer
+    from onnxperf.ground.lists import whole
 
     proto, name, folder, kept = opened(model)
     asked = {**shapes_of(proto, examples), **(shapes or {})}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
@@ -16,6 +15,7 @@ from onnxperf.graph.core import Note
 from onnxperf.graph.dim_names import example_size, is_sum, size_of_sum
 from onnxperf.graph.proto import Shape, check_size, dtype_of, is_tensor, plain, times
 from onnxperf.ground.errors import ModelError, UsageError, counted, near_names
+from onnxperf.ground.lists import whole
 
 MAX_LISTED = 20  # names in a message
 USUAL = 1 << 24  # a larger size is likely a mistake
@@ -214,19 +214,6 @@ def shapes_of(model: ModelProto, examples: Mapping[str, Any] | Sequence[Any] | N
             kind = type(x).__name__
             raise UsageError(f"example inputs need a shape, but {name!r} is given a {kind}: give arrays or tensors")
     return shapes
-
-
-def whole(value: SupportsIndex, what: str) -> int:
-    """A size as an int; UsageError where it is no whole number, or negative."""
-    try:
-        size = operator.index(value)
-    except TypeError:
-        size = None
-    if size is None or isinstance(value, bool):
-        raise UsageError(f"{what} must be a whole number, not {value!r}") from None
-    if size < 0:
-        raise UsageError(f"{what} can't be {size}")
-    return size
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -1,23 +1,52 @@
-"""Lists of sizes written as text, which may go on: 1,2,4,...,256."""
+"""Sizes that are asked for: one, several, or a list written as text, which may go on: 1,2,4,...,256."""
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import SupportsIndex
 
 from onnxperf.ground.errors import UsageError
 
 ON = "..."  # and so on
 MOST_SIZES = 1000  # of a list
+MOST_BATCH = 10**9 - 1
 
 
-def parse_sizes(text: str, what: str, digits: int = 9) -> tuple[int, ...]:
+def whole(value: SupportsIndex, what: str) -> int:
+    """A size as an int; UsageError where it is no whole number, or negative."""
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = None
+    if size is None or isinstance(value, bool):
+        raise UsageError(f"{what} must be a whole number, not {value!r}") from None
+    if size < 0:
+        raise UsageError(f"{what} can't be {size}")
+    return size
+
+
+def sizes_of(asked: Iterable[SupportsIndex] | SupportsIndex, what: str, most: int) -> tuple[int, ...]:
+    """Sizes that are asked for as one or several, each once. Raises UsageError where there are none or one can't be."""
+    try:
+        each = tuple(dict.fromkeys(whole(n, what) for n in (asked if isinstance(asked, Iterable) else [asked])))
+    except TypeError:
+        each = ()
+    if not each or not all(0 < n <= most for n in each):
+        raise UsageError(f"{what} must be whole numbers from 1 to {most:,}, not {asked!r:.60}")
+    return each
+
+
+def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     """Whole numbers with commas between; `...` goes on to the last one, by doubling or adding as those before it."""
     parts = [part.strip() for part in text.split(",")]
     gap = parts.index(ON) if ON in parts else len(parts)
     named = [part for part in parts if part != ON]
-    if not all(re.fullmatch(rf"[1-9][0-9]{{0,{digits - 1}}}", part) for part in named) or len(named) > MOST_SIZES:
-        raise UsageError(f"{text!r} is not a list of {what}; separate them with commas, as in 1,2,4 or 1,2,4,...,64")
+    if not all(re.fullmatch("[1-9][0-9]{0,8}", part) for part in named) or len(named) > MOST_SIZES:
+        such = "write whole numbers from 1 on, with commas between, such as 8, 1,2,4 or 1,2,4,...,64"
+        raise UsageError(f"{text!r} is not a list of {what}: {such}")
     numbers = [int(part) for part in named]
     if gap == len(parts):
         return tuple(numbers)
@@ -48,11 +77,16 @@ def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
 
 def parse_batches(text: str) -> tuple[int, ...]:
     """Batches as a list, or as 1..64, which doubles from the first to the last; that is taken as well."""
-    match = re.fullmatch(r"\s*([1-9][0-9]{0,4})\.\.([1-9][0-9]{0,4})\s*", text)
+    match = re.fullmatch(r"\s*([1-9][0-9]{0,8})\.\.([1-9][0-9]{0,8})\s*", text)
     if match is None:
-        return parse_sizes(text, "batches", digits=5)
+        return parse_sizes(text, "batches")
     first, last = int(match[1]), int(match[2])
     if first > last:
         raise UsageError(f"{text!r} ends before it starts: write the smaller batch first")
     doubled = (first << i for i in range(last.bit_length()))
     return (*(batch for batch in doubled if batch < last), last)
+
+
+def batches_of(asked: Sequence[int] | int | str, most: int = MOST_BATCH) -> tuple[int, ...]:
+    """The batches that are asked for, as one, several, or text such as "1,2,4" or "1..64": ascending, each once."""
+    return tuple(sorted(sizes_of(parse_batches(asked) if isinstance(asked, str) else asked, "--batch", most)))

@@ -12,7 +12,7 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
-from onnxperf.ground.lists import parse_batches
+from onnxperf.ground.lists import batches_of
 from onnxperf.ground.names import CACHES, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
@@ -162,12 +162,9 @@ def generation(
     """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
     lengths.check()
     steps = steps.made_for(lengths.longest)
-    listed = parse_batches(batch) if isinstance(batch, str) else batch
-    batches = tuple(listed) if isinstance(listed, Sequence) else (listed,)
-    if not batches or not all(type(b) is int and 1 <= b <= MAX_BATCH for b in batches):
-        raise UsageError(f"--batch must be one or several whole numbers from 1 to {MAX_BATCH:,}, not {batch!r:.60}")
+    batches = batches_of(batch, MAX_BATCH)
     each = steps.cache_bytes_per_token()
-    rows = by_batch(steps, sorted(set(batches)), lengths, each, tell)
+    rows = by_batch(steps, batches, lengths, each, tell)
     budget = lengths.chunk or BUDGET
     service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
     last = steps.at(rows[0].batch, 1, lengths.last)

@@ -58,7 +58,7 @@ def sweep(
     example_inputs: Examples = None,
     *,
     gpu: Sequence[Gpu] | None = None,
-    batches: Sequence[int] | int | str | None = None,
+    batch: Sequence[int] | int | str | None = None,
     precisions: Sequence[str] | str = "keep",
     dims: Mapping[str, Sequence[int] | int] | None = None,
     prices: Mapping[str, float] | None = None,
@@ -70,18 +70,17 @@ def sweep(
     """Predict a model for every combination of cards, batches, precisions and sizes of open dimensions.
 
     model, example_inputs and all other terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship.
-    batches: one or several, also as "1..64", None for the model's own. dims: one size or several by name. prices: US
+    batch: one or several, also as "1..64", None for the model's own. dims: one size or several by name. prices: US
     dollars an hour by card, instead of those that ship. cache: a folder that keeps results, so that a sweep that was
     interrupted goes on where it stopped; a warning says where it can't be written. Rules that your own code adds are
     not part of what results are found by. A cell that can't be predicted says why in its row. Raises UsageError where
     the grid is wrong, and the first cell's error where no cell can be predicted.
     """
     with speaking_of_arguments():
-        for name, instead in (("batch", "batches"), ("precision", "precisions")):
-            if name in terms:
-                raise UsageError(f"a sweep takes {instead}, not {name}")
+        if "precision" in terms:
+            raise UsageError("a sweep takes precisions, not precision")
         cards = selected(every=True) if gpu is None else gpu
-        grid = grid_of(cards, batches=batches, precisions=precisions, dims=dims, prices=prices, shapes=shapes,
+        grid = grid_of(cards, batch=batch, precisions=precisions, dims=dims, prices=prices, shapes=shapes,
                        trip_counts=trip_counts, **terms)  # fmt: skip
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:

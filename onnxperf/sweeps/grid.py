@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -11,9 +11,8 @@ from typing import Any, Unpack
 from gpu_specs import Device, Price
 from onnxperf.decide.bindings import Names
 from onnxperf.decide.choices import priced
-from onnxperf.graph.bind import whole
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.lists import parse_batches
+from onnxperf.ground.lists import batches_of, sizes_of
 from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, each
@@ -77,7 +76,7 @@ class Grid:
 
 
 def grid_of(
-    cards: Sequence[Gpu], /, *, batches: Sequence[int] | int | str | None = None,
+    cards: Sequence[Gpu], /, *, batch: Sequence[int] | int | str | None = None,
     precisions: Sequence[str] | str = "keep", dims: Mapping[str, Sequence[int] | int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None,
@@ -92,21 +91,7 @@ def grid_of(
     for what, binding in (("dims", dims), ("shapes", shapes), ("trip_counts", trip_counts), ("prices", prices)):
         if binding is not None and not isinstance(binding, Mapping):
             raise UsageError(f"{what} must be a mapping, not a {type(binding).__name__}")
-    sizes: tuple[int | None, ...] = (None,)
-    if batches is not None:
-        listed_batches = parse_batches(batches) if isinstance(batches, str) else batches
-        sizes = tuple(sorted(_sizes(listed_batches, "the batch", MAX_BATCH)))
-    open_dims = tuple((name, _sizes(size, f"dimension {name!r}", 1 << 31)) for name, size in (dims or {}).items())
+    batches = (None,) if batch is None else batches_of(batch, MAX_BATCH)
+    open_dims = tuple((name, sizes_of(size, f"dimension {name!r}", 1 << 31)) for name, size in (dims or {}).items())
     unique = tuple(dict.fromkeys(names))
-    return Grid(devices, unique, sizes, open_dims, shapes, trip_counts, as_terms(terms), priced(prices))
-
-
-def _sizes(asked: Sequence[int] | int, what: str, most: int) -> tuple[int, ...]:
-    """Sizes that are given, each once, in the order given."""
-    try:
-        sizes = tuple(dict.fromkeys(whole(size, what) for size in (asked if isinstance(asked, Iterable) else [asked])))
-    except TypeError:
-        sizes = ()
-    if not sizes or not all(0 < size <= most for size in sizes):
-        raise UsageError(f"{what} must be whole numbers from 1 to {most:,}, not {asked!r}")
-    return sizes
+    return Grid(devices, unique, batches, open_dims, shapes, trip_counts, as_terms(terms), priced(prices))

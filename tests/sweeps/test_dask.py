@@ -23,7 +23,7 @@ distributed = pytest.importorskip("distributed", reason="Dask is not installed: 
 def test_what_is_lost_is_done_again_and_nothing_twice(tmp_path: Path) -> None:
     text = "g (float[batch,{0}] x) => (float[batch,{0}] y) {{ y = MatMul(x, w) }}"
     models = [Model(model_of(text.format(n), {"w": (n, n)}), f"m{n}") for n in range(8, 88, 8)]
-    grid, cache = grid_of(["t4", "l4"], batches=[1, 2]), Cache.at(tmp_path)
+    grid, cache = grid_of(["t4", "l4"], batch=[1, 2]), Cache.at(tmp_path)
     with engine(1) as here:
         local = list(blocks(models, grid, here))
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:

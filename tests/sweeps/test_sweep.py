@@ -59,7 +59,7 @@ def seq(size: int = 64) -> onnx.ModelProto:
 
 
 def test_each_row_is_a_prediction() -> None:
-    found = sweep(net(), gpu=CARDS, batches=[4, 1, 4], precisions=["fp32", "fp16"], prices={"p4": 1.0})
+    found = sweep(net(), gpu=CARDS, batch=[4, 1, 4], precisions=["fp32", "fp16"], prices={"p4": 1.0})
     assert [(r.precision, r.gpu, r.batch) for r in found.rows] == [
         (name, card, batch) for name in ("fp32", "fp16") for card in ("t4", "p4", "h100-sxm") for batch in (1, 4)
     ]
@@ -93,7 +93,7 @@ def test_the_knee_is_the_smallest_batch_near_the_highest_throughput(drawn: list[
 
 
 def test_the_largest_batch_is_the_largest_that_fits() -> None:
-    rows = sweep(net(), gpu=["p4"], batches=[1, 64, 4096, 32768]).rows
+    rows = sweep(net(), gpu=["p4"], batch=[1, 64, 4096, 32768]).rows
     assert [r.fits for r in rows] == [True, True, True, False]
     assert [r.largest for r in rows] == [False, False, True, False]
     assert sum(r.knee for r in rows) == 1 and not rows[-1].knee
@@ -102,11 +102,11 @@ def test_the_largest_batch_is_the_largest_that_fits() -> None:
 
 
 def test_what_can_not_be_predicted_says_why_and_the_rest_goes_on() -> None:
-    found = sweep(net(8), gpu=["t4"], batches=[3, 8], shapes={"x": [8, 3, 32, 32]})
+    found = sweep(net(8), gpu=["t4"], batch=[3, 8], shapes={"x": [8, 3, 32, 32]})
     refused, stored = found.rows
     assert "batch=3" in refused.why and refused.seconds is None and refused.fits is None
     assert stored.seconds and stored.knee and stored.largest and not refused.knee
-    mixed = sweep(net(), gpu=["t4", "cpu"] if "cpu" in gpu_specs.ids() else ["t4"], precisions=["keep"], batches=1)
+    mixed = sweep(net(), gpu=["t4", "cpu"] if "cpu" in gpu_specs.ids() else ["t4"], precisions=["keep"], batch=1)
     assert all(r.seconds or r.why for r in mixed.rows)
     with pytest.raises(ModelError, match="empty"):
         sweep(b"", gpu=["t4"])
@@ -115,7 +115,7 @@ def test_what_can_not_be_predicted_says_why_and_the_rest_goes_on() -> None:
 def test_one_card_that_can_not_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
     cards = [gpu_specs.load(id) for id in ("t4", "l4", "a100", "h100", "p4")]
     weak = [replace(d, tdp_W=10.0) if d.id == "l4" else d for d in cards]
-    rows = sweep(net(), gpu=weak, batches=1, power_limit_W=60.0).rows
+    rows = sweep(net(), gpu=weak, batch=1, power_limit_W=60.0).rows
     assert "60" in next(r for r in rows if r.gpu == "l4").why
     able = [r for r in rows if r.seconds]
     assert able and all(
@@ -124,7 +124,7 @@ def test_one_card_that_can_not_does_not_keep_the_others_from_it(tmp_path: Path) 
 
 
 def test_open_dimensions_have_a_column_each() -> None:
-    found = sweep(seq(), gpu=["t4"], dims={"seq": [32, 64]}, batches=[1, 2])
+    found = sweep(seq(), gpu=["t4"], dims={"seq": [32, 64]}, batch=[1, 2])
     assert [(dict(r.dims)["seq"], r.batch) for r in found.rows] == [(32, 1), (32, 2), (64, 1), (64, 2)]
     frame = found.to_dataframe()
     assert list(frame.columns) == list(columns(("seq",))) and list(frame["dim_seq"]) == [32, 32, 64, 64]
@@ -134,7 +134,7 @@ def test_open_dimensions_have_a_column_each() -> None:
 
 def test_a_dimension_goes_to_the_models_that_have_it() -> None:
     models = [Model(seq(), "a"), Model(net(), "b"), Model(b"", "c")]
-    found, _ = swept(models, grid_of(["t4"], dims={"seq": [32, 64]}, batches=1))
+    found, _ = swept(models, grid_of(["t4"], dims={"seq": [32, 64]}, batch=1))
     assert [(b.model, b.dims) for b in found] == [
         ("a", (("seq", 32),)), ("a", (("seq", 64),)), ("b", ()), ("c", (("seq", 32),)), ("c", (("seq", 64),)),
     ]  # fmt: skip
@@ -146,14 +146,14 @@ def test_a_dimension_goes_to_the_models_that_have_it() -> None:
     found, _ = swept([Model(net(1), "b"), Model(other, "z")], shaped)
     assert [r.batch for b in found for r in b.rows if r.seconds] == [1, 5]
     with pytest.raises(UsageError, match="no model has a dimension, tensor or loop 'sek'"):
-        swept(models, grid_of(["t4"], dims={"sek": [32]}, batches=1))
+        swept(models, grid_of(["t4"], dims={"sek": [32]}, batch=1))
     with pytest.raises(UsageError, match="did you mean 'seq'"):
-        swept(models[:1], grid_of(["t4"], dims={"sek": [32]}, batches=1))
+        swept(models[:1], grid_of(["t4"], dims={"sek": [32]}, batch=1))
 
 
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     models = [Model(seq(size), f"m{size}") for size in (32, 64, 96)]
-    grid, cache = grid_of(CARDS, dims={"seq": [16]}, batches=[1, 2]), Cache.at(tmp_path)
+    grid, cache = grid_of(CARDS, dims={"seq": [16]}, batch=[1, 2]), Cache.at(tmp_path)
     whole, _ = swept(models, grid)
     counting = Counting()
     stopped = blocks(models, grid, Engine(counting, counting, 0), cache)
@@ -161,7 +161,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     stopped.close()
     again, rest = swept(models, grid, cache)
     assert again == whole and len(rest.points) == 4
-    more = grid_of([*CARDS, "l4"], dims={"seq": [16]}, batches=[1, 2, 4], precisions=["keep", "fp16"])
+    more = grid_of([*CARDS, "l4"], dims={"seq": [16]}, batch=[1, 2, 4], precisions=["keep", "fp16"])
     _, new = swept(models[:1], more, cache)
     assert [asked for point, asked in new.points if point.batch == 1] == [
         {"keep": ["l4"], "fp16": ["t4", "p4", "h100-sxm", "l4"]}
@@ -177,7 +177,7 @@ def test_results_are_found_by_all_they_depend_on(tmp_path: Path, monkeypatch: py
     def asked(model: Any, grid: Grid) -> int:
         return len(swept([Model(model, "m")], grid, cache)[1].points)
 
-    grid = grid_of(["l4"], batches=2)
+    grid = grid_of(["l4"], batch=2)
     assert asked(model_of(text, weights), grid) == 1
     assert asked(model_of(text, weights), grid) == 0
     full = parser.parse_model('<ir_version: 9, opset_import: ["" : 17]>' + text)
@@ -186,8 +186,8 @@ def test_results_are_found_by_all_they_depend_on(tmp_path: Path, monkeypatch: py
     assert asked(model_of(text.replace("MatMul", "Gemm"), weights), grid) == 1
     card = replace(gpu_specs.load("l4"), tdp_W=50.0)
     for other in (
-        grid_of(["l4"], batches=3), grid_of(["l4"], batches=2, precisions="fp16"), grid_of([card], batches=2),
-        grid_of(["l4"], batches=2, cuda_graph=True), grid_of(["l4"], batches=2, host="desktop"),
+        grid_of(["l4"], batch=3), grid_of(["l4"], batch=2, precisions="fp16"), grid_of([card], batch=2),
+        grid_of(["l4"], batch=2, cuda_graph=True), grid_of(["l4"], batch=2, host="desktop"),
     ):  # fmt: skip
         assert (asked(model_of(text, weights), other), asked(model_of(text, weights), other)) == (1, 0)
     for path in tmp_path.rglob("*.json"):
@@ -215,7 +215,7 @@ def test_small_values_beside_a_model_count(tmp_path: Path) -> None:
 
 def test_no_more_models_are_read_than_may_be_under_way() -> None:
     counting, models = Counting(), [Model(net(), f"m{i}") for i in range(16)]
-    stream_of = blocks(models, grid_of(["t4"], batches=1), Engine(counting, counting, 3))
+    stream_of = blocks(models, grid_of(["t4"], batch=1), Engine(counting, counting, 3))
     next(stream_of)
     assert counting.reads <= 8
     assert len(list(stream_of)) == 15 and counting.reads == 16
@@ -224,7 +224,7 @@ def test_no_more_models_are_read_than_may_be_under_way() -> None:
 def test_another_onnxperf_on_a_worker_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "edition", lambda: "0.0.1-other")
     with pytest.raises(EnvironmentFailure, match=r"another onnxperf, .* than this one, 0\.0\.1-other"):
-        swept([Model(net(), "m")], grid_of(["t4"], batches=1))
+        swept([Model(net(), "m")], grid_of(["t4"], batch=1))
 
 
 @pytest.mark.parametrize(
@@ -233,11 +233,10 @@ def test_another_onnxperf_on_a_worker_is_refused(monkeypatch: pytest.MonkeyPatch
         ({"gpu": []}, "name the cards"),
         ({"gpu": "l4"}, "name the cards"),
         ({"gpu": ["l4", "nope"]}, "unknown gpu 'nope'"),
-        ({"batches": [0]}, "whole numbers from 1 to"),
-        ({"batches": []}, "whole numbers from 1 to"),
-        ({"batches": ["x"]}, "the batch must be a whole number"),
-        ({"batches": 100_000}, "whole numbers from 1 to"),
-        ({"batch": 3}, "takes batches, not batch"),
+        ({"batch": [0]}, "whole numbers from 1 to"),
+        ({"batch": []}, "whole numbers from 1 to"),
+        ({"batch": ["x"]}, "batch must be a whole number"),
+        ({"batch": 100_000}, "whole numbers from 1 to"),
         ({"precision": "fp16"}, "takes precisions, not precision"),
         ({"precisions": ["fp32", "fp3"]}, "unknown precision 'fp3'"),
         ({"dims": {"seq": []}}, "dimension 'seq' must be"),
@@ -249,14 +248,14 @@ def test_another_onnxperf_on_a_worker_is_refused(monkeypatch: pytest.MonkeyPatch
 )
 def test_what_is_wrong_is_named(terms: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        sweep(net(), **{"gpu": ["l4"], "batches": 1, **terms})
+        sweep(net(), **{"gpu": ["l4"], "batch": 1, **terms})
 
 
 def test_batches_are_written_as_on_the_command_line() -> None:
     for written, batches in (("8", [8]), ("1,2,4", [1, 2, 4]), ("1..4", [1, 2, 4]), (2, [2])):
-        assert [row.batch for row in sweep(net(), gpu=["l4"], batches=written).rows] == batches
+        assert [row.batch for row in sweep(net(), gpu=["l4"], batch=written).rows] == batches
     with pytest.raises(UsageError, match="is not a list of batches"):
-        sweep(net(), gpu=["l4"], batches="some")
+        sweep(net(), gpu=["l4"], batch="some")
 
 
 def test_the_package_offers_it() -> None:
