@@ -67,6 +67,22 @@ def test_commands_take_every_term(command: str) -> None:
     assert all(options[name].opts == [*term.flags] for name, term in TERMS.items() if name not in missing)
 
 
+SIZED = ("predict", "check", "diff", "explain", "compare", "recommend", "whatif", "sweep", "llm", "measure", "validate")
+
+
+@pytest.mark.parametrize("command", SIZED)
+def test_commands_take_open_sizes_alike(command: str) -> None:
+    """As --dim NAME=N and --shapes NAME:1x3, of every model that can have open dimensions; and several batches."""
+    offered = cli.get_command(click.Context(cli), command)
+    assert offered is not None
+    options = {flag: p for p in offered.params for flag in p.opts}
+    assert {"--dim", "--shapes", "--batch"} <= options.keys()
+    assert [options[flag].multiple for flag in ("--dim", "--shapes")] == [True, True]
+    if command in ("sweep", "llm"):
+        read = options["--batch"].process_value(click.Context(offered), "1..4")
+        assert read == (1, 2, 4)
+
+
 def test_a_keyword_that_is_no_term_is_refused_as_python_does() -> None:
     for door in (onnxperf.predict, onnxperf.whatif, onnxperf.compare, onnxperf.sweep, onnxperf.llm, onnxperf.explain):
         with pytest.raises(TypeError, match="unexpected keyword argument 'precison'"):

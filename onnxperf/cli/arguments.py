@@ -334,7 +334,7 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 TRAINING = ("mode", *(term.name for term in having(mode="training")))
 of_a_run, of_runs = _options(GPU, *_scenario(), FIT), _options(SEVERAL(required=True), *_scenario(), FIT)
 of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
-of_a_decoder = _options(GPU, *_scenario("batch", "shapes", "layout", *TRAINING, "gpus", "parallel"))
+of_a_decoder = _options(GPU, *_scenario("batch", "layout", *TRAINING, "gpus", "parallel"))
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
 of_a_sweep = _options(SEVERAL(), *CARDS, BATCHES(), *_scenario("precision", "dims", "batch"))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)

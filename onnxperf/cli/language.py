@@ -60,6 +60,9 @@ def llm(
     serving engines). Its type is --precision, or that of the config, 16 bits where that is float32. Of a multimodal
     model it is the text decoder.
 
+    --batch, --prompt and --output decide the shapes of token ids, positions, masks and caches; --dim and --shapes set
+    those of other inputs.
+
     TTFT is the prefill of the prompt or of its chunks. TPOT is a decode step of one token, predicted for the shortest,
     middle and longest context and interpolated between. Whole generations are not validated. Of single runs, 12 were
     measured by others: Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to 3840). With the
@@ -89,7 +92,8 @@ def llm(
     if plot_to is not None:
         check_plot(plot_to)
     arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
-    request = Request(b"", dims=asked.pop("dims"), trip_counts=asked.pop("trip_counts"), terms=asked)
+    bindings = {name: asked.pop(name) for name in ("dims", "shapes", "trip_counts")}
+    request = Request(b"", **bindings, terms=asked)
     with telling() as tell:
         steps, positions = steps_of(model, gpu, request, **construction)
         lengths = Lengths(prompt, output, chunk, positions)

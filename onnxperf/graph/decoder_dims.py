@@ -29,14 +29,16 @@ class DecoderDims:
     """Dimensions of a decoder's inputs, each a size or the name under which it is open.
 
     places: what each stands for and the dimension, of all inputs, for an exporter may have a name for each input; new:
-    of the token ids. caches: names of the inputs with past keys and values; in_place: whether the model writes into
-    these buffers of full length, as ONNX Runtime GenAI runs GroupQueryAttention on CUDA; room: the tokens that caches
-    of a fixed length have room for, which the model gives back as long, 0 of others; written: caches that a model
-    declares to be of another length as outputs, and the dimensions that these buffers have.
+    of the token ids. inputs: names of those whose dimensions these are; caches: of those with past keys and values;
+    in_place: whether the model writes into these buffers of full length, as ONNX Runtime GenAI runs GroupQueryAttention
+    on CUDA; room: the tokens that caches of a fixed length have room for, which the model gives back as long, 0 of
+    others; written: caches that a model declares to be of another length as outputs, and the dimensions that these
+    buffers have.
     """
 
     places: tuple[tuple[str, Dim], ...]
     new: Dim
+    inputs: tuple[str, ...]
     caches: tuple[str, ...]
     in_place: bool
     room: int = 0
@@ -108,4 +110,5 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
                for o, i in WRITTEN.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
     written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in outputs and outputs[o] != shapes[i])
     room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
-    return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], caches, in_place, room, written)
+    inputs = tuple(dict.fromkeys((*ids[:1], *positions, *caches, *masks)))
+    return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], inputs, caches, in_place, room, written)

@@ -106,7 +106,8 @@ def llm(
     chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
     requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
-    trip_counts: Mapping[str, int] | None = None, **terms: Unpack[Keywords],
+    shapes: Mapping[str, Sequence[int]] | None = None, trip_counts: Mapping[str, int] | None = None,
+    **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -120,13 +121,14 @@ def llm(
     qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
     output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
-    dims, trip_counts and terms: as of `predict`.
+    dims, shapes, trip_counts and terms: as of `predict`; batch and lengths decide the shapes of ids, positions, masks
+    and caches.
 
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     with speaking_of_arguments():
         weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
-        asked = Request(b"", dims=dims, trip_counts=trip_counts, terms=as_terms(terms))
+        asked = Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms))
         steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
         lengths = Lengths(prompt, output, chunk, positions)
         return generation(

@@ -62,8 +62,8 @@ class Steps:
 
     Where a plan divides the batch, `groups` of cards take a part of it each: a batch here is that of one group.
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
-    of a sample is made for; asked: other open dimensions, trip counts and terms, whatever its model is; told: notes on
-    how the model was made.
+    of a sample is made for; asked: other open dimensions and shapes, trip counts and terms, whatever its model is;
+    told: notes on how the model was made.
     """
 
     model: Opened
@@ -139,7 +139,7 @@ class Steps:
         decoder, plan = self._dims(model), self.plan
         whole = ceil(batch / plan.microbatches) * plan.parts
         dims = {**(self.asked.dims or {}), **decoder.bound(whole, new, past, self.longest)}
-        shapes = decoder.shapes(whole, self.longest) or None
+        shapes = {**(self.asked.shapes or {}), **decoder.shapes(whole, self.longest)}
         return run_of(replace(self.asked, model=model, dims=dims, shapes=shapes), self.gpu)
 
     def notes(self, batch: int, new: int, past: int) -> tuple[str, ...]:
@@ -172,11 +172,13 @@ class Steps:
         """Raise UsageError where the model has no cache of past keys and values, or can't take a prompt, and where a
         size is asked for that batch and lengths decide.
         """
-        dims, sizes = self._dims(self.model), self.asked.dims or {}
-        if not isinstance(sizes, Mapping):
-            raise UsageError(f"dims must map names to sizes; a {type(sizes).__name__} does not")
-        if decided := [name for name in dims.names if name in sizes]:
-            raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of --dim")
+        dims = self._dims(self.model)
+        for what, flag, names in (("dims", "--dim", dims.names), ("shapes", "--shapes", dims.inputs)):
+            sizes = getattr(self.asked, what) or {}
+            if not isinstance(sizes, Mapping):
+                raise UsageError(f"{what} must map names to sizes; a {type(sizes).__name__} does not")
+            if decided := [name for name in names if name in sizes]:
+                raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of {flag}")
         if not dims.caches:
             why = "it has no inputs for a KV cache, so that every step would recompute all tokens"
             raise UsageError(f"{self.model.name} can't be continued: {why}; export it with a KV cache")

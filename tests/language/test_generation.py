@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, parser
 
 import onnxperf
 from onnxperf.ground.errors import ModelError, UsageError
@@ -327,3 +328,35 @@ def test_a_configuration_in_float32_is_served_in_16_bits(gpu: str, terms: Any, s
     same = onnxperf.llm(config=SMALL, gpu=gpu, prompt=64, output=8, precision=stored)
     assert (g.weights_bytes, g.batches[0].first.seconds) == (same.weights_bytes, same.batches[0].first.seconds)
     assert [f"served in {said}," in n for n in g.notes if "is float32" in n] == ([True] if said else [])
+
+
+ATTENDING = """<ir_version: 9, opset_import: ["" : 17]>
+dec (int64[batch,seq] ids, float[batch,2,past,8] past_k, float[?,?,16] encoded)
+ => (float[batch,seq,16] y, float[batch,2,total,8] present_k)
+{ x = Gather(table, ids)
+  heads = Constant<value_ints=[0, 0, 2, 8]>()
+  split = Reshape(x, heads)
+  k = Transpose<perm=[0, 2, 1, 3]>(split)
+  present_k = Concat<axis=2>(past_k, k)
+  turned = Transpose<perm=[0, 2, 1]>(encoded)
+  scores = MatMul(x, turned)
+  shares = Softmax<axis=-1>(scores)
+  y = MatMul(shares, encoded) }"""
+
+
+def test_lengths_decide_shapes_and_dims_and_shapes_set_the_others() -> None:
+    """A decoder that attends to an input whose axes have no names."""
+    model = parser.parse_model(ATTENDING)
+    model.graph.initializer.append(TensorProto(name="table", data_type=1, dims=[100, 16], raw_data=bytes(6400)))
+    asked: dict[str, Any] = {"gpu": "l4", "prompt": 32, "output": 8, "batch": [1, 4]}
+    with pytest.raises(UsageError, match=r'give shapes=\{"encoded": \[1, 128, 16\]\}'):
+        onnxperf.llm(model, **asked)
+    short, long = (onnxperf.llm(model, **asked, shapes={"encoded": (1, n, 16)}) for n in (100, 500_000))
+    assert all(b.token.seconds > 1.3 * a.token.seconds for a, b in zip(short.batches, long.batches, strict=True))
+    run: dict[str, Any] = {"dims": {"batch": 4, "seq": 32, "past": 0}, "shapes": {"encoded": (1, 500_000, 16)}}
+    assert long.batches[1].first.seconds == onnxperf.predict(model, gpu="l4", **run).seconds
+    for decided in ("ids", "past_k"):
+        with pytest.raises(UsageError, match=f"batch, prompt and output decide '{decided}': leave it out of shapes"):
+            onnxperf.llm(model, **asked, shapes={decided: (1, 8)})
+    with pytest.raises(UsageError, match="shapes must map names to sizes; a list does not"):
+        onnxperf.llm(model, **asked, shapes=[1])

@@ -44,7 +44,7 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
 
 def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
     shown = onnxperf_cli("llm", "--help")[1]
-    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout", "--shapes"):
+    for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout"):
         assert option not in shown
     assert "--parallel tp=4|dp=2,tp=4" in shown
 
