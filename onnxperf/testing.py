@@ -24,9 +24,9 @@ def assert_latency() -> Callable[..., Prediction | list[Prediction]]:
 
 
 def _assert_latency(*model_and_examples: Any, **terms: Any) -> Prediction | list[Prediction]:
-    """Predict one run, and fail the test where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9).
+    """Predict one run or several, and fail the test where one takes more than `max_ms` milliseconds or `max_gb` GB.
 
-    All parameters, and what else is raised, are those of `onnxperf.check`. The prediction is given back.
+    All parameters, what is given back, and what else is raised, are those of `onnxperf.check`.
     """
     __tracebackhide__ = True  # an error of the request points at the test that makes it
     from onnxperf.decide.budget import check  # only here: the plugin is loaded with every run of pytest

@@ -23,7 +23,7 @@ from onnxperf.cli.arguments import parse_shape
 from onnxperf.cli.sections import SECTIONS
 from onnxperf.decide.changes import changes
 from onnxperf.ground.errors import EnvironmentFailure
-from onnxperf.ground.tables import duration, number
+from onnxperf.ground.tables import duration, number, size
 from onnxperf.running.terms import TERMS
 from onnxperf.views.cards import facts, quantity
 from onnxperf.views.headline import words
@@ -434,6 +434,68 @@ def test_what_the_time_covers_is_said_in_a_few_words_and_in_full_with_detail(onn
             assert (f"\nscope      {said}" in out, whole in " ".join(out.split())) == (not more, bool(more))
 
 
+def test_several_cards_and_batches_look_as_they_did(onnxperf_cli) -> None:
+    """A row for each, with the figures of its prediction; what was asked of some cards alone is said of these."""
+    code, out, err = onnxperf_cli("predict", RESNET, "--gpu", "t4,h100", "--batch", "1,2000")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines() if line.startswith(("t4 ", "h100"))]
+    assert [row[:2] for row in rows] == [["t4", "1"], ["t4", "2000"], ["h100-sxm", "1"], ["h100-sxm", "2000"]]
+    for row in rows:
+        p = onnxperf.predict(RESNET, gpu=row[0], batch=int(row[1]))
+        low, high, rate = duration(p.low_seconds), duration(p.high_seconds), p.throughput_per_second
+        times = (duration(p.seconds), f"{low} - {high}", duration(p.seconds / int(row[1])), number(rate, 4))
+        assert " ".join(row[2:]).startswith(" ".join((*times, size(p.memory.reserved_bytes))))
+        bound, share = max(p.bound_by.items(), key=lambda x: x[1])
+        assert row[-3:] == ["yes" if p.memory.fits else "NO", bound, f"{share:.0%}"]
+    golden("predict-several.txt", out)
+
+
+def test_several_cards_and_batches_are_a_list_of_the_answers_to_each(onnxperf_cli, tmp_path: Path) -> None:
+    ask = ("predict", str(SAMPLES / "mobilenetv2.onnx"), "--gpu")
+    code, out, _ = onnxperf_cli(*ask, "l4", "--gpu", "t4,l4", "--batch", "2,1", "--json", "-")
+    alone = [onnxperf_cli(*ask, g, "--batch", n, "--json", "-")[1] for g in ("l4", "t4") for n in ("1", "2")]
+    assert code == 0 and json.loads(out) == list(map(json.loads, alone))
+    assert onnxperf_cli(*ask, "l4,l4", "--batch", "2..2", "--json", "-")[1] == alone[1]
+    code, out, _ = onnxperf_cli(*ask, "l4,t4", "--json", str(tmp_path / "both.json"))
+    assert code == 0 and out.count("\nt4 ") == 1 and len(json.loads((tmp_path / "both.json").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    "view",
+    ["--html x.html", "--detail", "--top 1", "--by-module 1", "--trace x.json", "--netron x.json", "--profile x.json",
+     "--plot x.svg", "--first-run"],
+)  # fmt: skip
+@pytest.mark.parametrize("several", [("--gpu", "l4,t4"), ("--gpu", "l4", "--batch", "1,2")])
+def test_views_of_one_prediction_are_refused_for_several(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, view: str, several: tuple[str, ...]
+) -> None:
+    """Before anything is read."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = onnxperf_cli("predict", "none.onnx", *several, *view.split())
+    says = f"one table: leave {view.split()[0]} out, or name one card and one batch"
+    assert (code, out) == (2, "") and says in err and not [*tmp_path.iterdir()]
+
+
+def test_limits_are_for_each_card_and_batch(onnxperf_cli) -> None:
+    ask = ("predict", RESNET, "--gpu", "l4,t4", "--batch", "1,2", "--max-latency")
+    code, out, err = onnxperf_cli(*ask, "3ms")
+    assert code == 1 and "\nt4 " in out
+    time = duration(onnxperf.predict(RESNET, gpu="t4", batch=2).seconds)
+    assert err.startswith(f"onnxperf: 2 of 4 predictions over the limit, the worst on t4 at batch 2: {time} is over")
+    assert onnxperf_cli(*ask, "1s")[::2] == (0, "")
+    code, _, err = onnxperf_cli(*ask, "1s", "--fit")
+    assert code == 2 and "give either a batch or fit" in err
+    code, out, _ = onnxperf_cli("predict", RESNET, "--gpu", "l4,t4", "--fit", "--max-latency", "10ms")
+    batches = [onnxperf.predict(RESNET, gpu=g, fit=True, max_ms=10).scenario.batch for g in ("l4", "t4")]
+    assert code == 0 and re.findall(r"^[lt]4 +(\d+) ", out, re.M) == list(map(str, batches))
+
+
+def test_a_command_for_one_card_says_which_take_several(onnxperf_cli) -> None:
+    for cards in (("--gpu", "l4,t4"), ("--gpu", "l4", "--gpu", "t4")):
+        code, _, err = onnxperf_cli("explain", RESNET, *cards)
+        assert code == 2 and "names 2 cards, and this command takes one; predict, check, compare and sweep" in err
+
+
 def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
     """In the first line of the screen."""
     usual = "ONNX Runtime CUDA · as stored (TF32 on) · batch 1"
@@ -648,6 +710,8 @@ def test_a_card_file_of_ones_own(onnxperf_cli, tmp_path: Path) -> None:
     card = tmp_path / "mine.toml"
     card.write_text((ROOT / "gpu_specs" / "cards" / "l4.toml").read_text(encoding="utf-8"), encoding="utf-8")
     _, out, _ = onnxperf_cli("predict", RESNET, "--gpu", str(card), "--json", "-")
+    card.rename(tmp_path / "l4,mine.toml")
+    assert onnxperf_cli("predict", RESNET, "--gpu", str(tmp_path / "l4,mine.toml"), "--json", "-")[0] == 0
     mine, theirs = json.loads(out), onnxperf.predict(RESNET, gpu="l4")
     assert mine["gpu"] == "mine"
     assert mine["latency"]["seconds"] == theirs.seconds
@@ -731,8 +795,8 @@ def test_python_m_and_version() -> None:
 
 @pytest.mark.parametrize("text", ["1_0", "\N{ARABIC-INDIC DIGIT THREE}", "1.0", "0x8", "9" * 30])
 def test_whole_numbers_are_written_with_plain_digits(onnxperf_cli, text: str) -> None:
-    code, _, err = onnxperf_cli("predict", str(SAMPLES / "alexnet.onnx"), "--gpu", "l4", "--batch", text)
-    assert code == 2 and "--batch" in err and "is not a valid whole number" in err and err.count("\n") == 1
+    code, _, err = onnxperf_cli("predict", str(SAMPLES / "alexnet.onnx"), "--gpu", "l4", "--streams", text)
+    assert code == 2 and "--streams" in err and "is not a valid whole number" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

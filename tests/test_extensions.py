@@ -40,6 +40,7 @@ from onnxperf.runtimes.tensorrt import RUNTIME as TENSORRT
 from op_models import known
 from op_models.rules import _RULES
 from tests.device_files import CARD
+from tests.estimating import predict_on
 from tests.lab.datasets.conftest import written
 from tests.test_cli import run
 
@@ -735,7 +736,7 @@ VIEW = """
 def test_a_view_is_a_function_of_a_prediction(tmp_path: Path) -> None:
     """It imports nothing: a prediction leads to every stage behind it."""
     page = vars(imported(added(tmp_path, "my_view.py", VIEW)))["page"]
-    for p in onnxperf.predict(BERT, gpu=["t4", "l4"], precision="fp16"):
+    for p in predict_on(["t4", "l4"], BERT, precision="fp16"):
         *lines, total = page(p)
         for line, k in zip(lines, p.kernels, strict=True):
             assert (line["name"], line["flops"], tuple(line["after"])) == (k.name, k.flops, k.after)

@@ -88,9 +88,31 @@ def test_every_card_is_checked(check, cards: tuple[str, ...]) -> None:
     assert [line.partition(":")[0].split()[-2:] for line in lines] == [
         ["l4", MOBILENET], ["t4", MOBILENET], ["l4", RESNET], ["t4", RESNET]
     ]  # fmt: skip
-    assert err == "onnxperf: 1 of 4 predictions over the limit\n"
+    assert err == f"onnxperf: 1 of 4 predictions over the limit, the worst {RESNET} on t4 at batch 1\n"
     code, lines, err = check(RESNET, "--gpu", "l4,t5", "--max-latency", "2ms")
     assert (code, lines) == (2, []) and "unknown gpu 't5'" in err
+
+
+def test_every_batch_is_checked(check) -> None:
+    """On every card; the worst is the one that takes most of what it may, in time or memory."""
+    cards, batches = ("l4", "t4"), (1, 2, 4)
+    runs = {(g, n): onnxperf.predict(RESNET, gpu=g, batch=n) for g in cards for n in batches}
+    cases = ("--gpu", "l4,t4", "--batch", "1,2,4")
+    code, lines, err = check(RESNET, *cases, "--max-latency", "4ms", "--max-memory", "600MB")
+    over = {case: max(p.seconds / 4e-3, p.memory.reserved_bytes / 6e8) for case, p in runs.items()}
+    assert [line.split()[0] for line in lines] == ["over" if over[case] > 1 else "ok" for case in runs]
+    assert all(f"  batch {n}  {g}  {RESNET}" in line for line, (g, n) in zip(lines, runs, strict=True))
+    gpu, batch = max(over, key=over.__getitem__)
+    count = sum(x > 1 for x in over.values())
+    assert (code, 1 < count < 6) == (1, True)
+    assert err == f"onnxperf: {count} of 6 predictions over the limit, the worst {RESNET} on {gpu} at batch {batch}\n"
+    code, lines, err = check(RESNET, *cases, "--max-latency", "1s", "--json", "-")
+    found = json.loads("\n".join(lines))
+    assert (code, err) == (0, "")
+    assert [(x["gpu"], x["batch"], x["seconds"]) for x in found] == [(*case, p.seconds) for case, p in runs.items()]
+    code, lines, err = check(RESNET, "none.onnx", "--gpu", "t4", "--batch", "1,2", "--max-latency", "1s")
+    assert code == 2 and [line.split()[0] for line in lines] == ["ok", "ok", "error", "error"]
+    assert "2 of 4 predictions can't be used" in err and all("no such file" in line for line in lines[2:])
 
 
 def test_a_model_that_does_not_fit_is_over_any_limit(check, tmp_path: Path) -> None:
@@ -103,7 +125,7 @@ def test_a_model_that_does_not_fit_is_over_any_limit(check, tmp_path: Path) -> N
     assert code == 1 and "does not fit: 17.6 GB are needed, and the card has 16.1 GB" in line
     with pytest.raises(onnxperf.BudgetExceeded, match="does not fit"):
         onnxperf.check(path, gpu="t4", max_ms=1e6)
-    with pytest.raises(onnxperf.BudgetExceeded, match="on t4 it does not fit"):
+    with pytest.raises(onnxperf.BudgetExceeded, match="the worst on t4 at batch 1: it does not fit"):
         onnxperf.check(path, gpu=["a100-80gb", "t4"], max_ms=1e6)
     assert len(onnxperf.check(path, gpu=["a100-80gb", "h100"], max_ms=1e6)) == 2
 

@@ -18,6 +18,7 @@ from onnxperf.running.scenario import PLATFORMS
 from onnxperf.runtimes import RUNTIMES, run_graph
 from op_models import Conv, Operator, Tensor, Work
 from tests.decide.models import model_of
+from tests.estimating import predict_on
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 PAGE = ALIGNMENT // 4  # floats
@@ -244,10 +245,7 @@ def test_products_never_take_less_memory_for_a_larger_batch(gpu: str) -> None:
 def falls(sample: str, runtime: str, gpus: tuple[str, ...]) -> list[tuple[str, int]]:
     """Cards and batches up to 33 at which a model takes less memory than at the batch before."""
     model = onnxperf.load(SAMPLES / f"{sample}.onnx")
-    totals = [
-        [p.memory.total_bytes for p in onnxperf.predict(model, gpu=gpus, runtime=runtime, batch=n)]
-        for n in range(1, 34)
-    ]
+    totals = [[p.memory.total_bytes for p in predict_on(gpus, model, runtime=runtime, batch=n)] for n in range(1, 34)]
     pairs = enumerate(pairwise(totals), start=2)
     return [(g, n) for n, two in pairs for g, before, after in zip(gpus, *two, strict=True) if after < before]
 

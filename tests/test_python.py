@@ -60,8 +60,6 @@ def test_diff_and_explain_are_what_the_commands_show() -> None:
 
 
 SEVERAL: tuple[Callable[..., Any], ...] = (
-    onnxperf.predict,
-    partial(onnxperf.predict, fit=True),
     partial(onnxperf.check, max_ms=1),
     partial(onnxperf.check, max_gb=1, fit=True),
     onnxperf.compare,
@@ -77,7 +75,7 @@ def test_a_list_without_cards_is_no_request(ask: Callable[..., Any], none: Seque
         ask(net(), gpu=none)
 
 
-@pytest.mark.parametrize("ask", SEVERAL[4:])
+@pytest.mark.parametrize("ask", SEVERAL[2:])
 def test_a_card_is_no_list_of_cards(ask: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match="name the cards in a list"):
         ask(net(), gpu="l4")
@@ -87,6 +85,39 @@ def test_a_card_is_no_list_of_cards(ask: Callable[..., Any]) -> None:
 def test_one_card_is_no_list(ask: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match="gpu can't be a list"):
         ask(net(), gpu=[])
+
+
+@pytest.mark.parametrize(
+    "several", [{"gpu": ["l4"]}, {"gpu": ("l4", "t4")}, {"batch": [1, 2]}, {"batch": (1,)}, {"batch": "1..8"}]
+)
+def test_a_prediction_of_several_names_what_to_call(several: dict[str, Any]) -> None:
+    what = "card" if "gpu" in several else "batch"
+    says = f"predict takes one {what}, not .*: `onnxperf.compare` ranks several cards, `onnxperf.sweep` predicts"
+    with pytest.raises(UsageError, match=says):
+        onnxperf.predict(net(), **{"gpu": "l4", **several})
+
+
+def test_a_budget_holds_for_each_card_and_batch() -> None:
+    """As `onnxperf check` has it: lists, and batches as text, give a list, for each card in turn."""
+    asked = {"gpu": ["l4", "t4"], "batch": "1,2,4"}
+    found = onnxperf.check(net(), **asked, max_ms=1e3)
+    assert [(p.scenario.gpu, p.scenario.batch) for p in found] == [(g, n) for g in ("l4", "t4") for n in (1, 2, 4)]
+    assert found == [onnxperf.predict(net(), gpu=p.scenario.gpu, batch=p.scenario.batch) for p in found]
+    assert onnxperf.check(net(), gpu="l4", batch=[4, 1, 4], max_ms=1e3) == [found[2 * i] for i in (0, 1)]
+    assert onnxperf.check(net(), gpu="l4", batch="2", max_ms=1e3) == [found[1]]
+    assert onnxperf.check(net(), gpu="l4", batch=2, max_ms=1e3) == found[1]
+    times = sorted(p.seconds for p in found)
+    worst = max(found, key=lambda p: p.seconds).scenario
+    with pytest.raises(onnxperf.BudgetExceeded) as e:
+        onnxperf.check(net(), **asked, max_ms=(times[-3] + times[-2]) / 2 * 1e3)
+    assert str(e.value).startswith(
+        f"2 of 6 predictions over the limit, the worst on {worst.gpu} at batch {worst.batch}: "
+    )
+    for wrong, says in (("1;2", "is not a list of batches"), ([0], "batch must be whole numbers from 1 to")):
+        with pytest.raises(UsageError, match=says):
+            onnxperf.check(net(), gpu="l4", batch=wrong, max_ms=1)
+    with pytest.raises(UsageError, match="give either a batch or fit"):
+        onnxperf.check(net(), gpu="l4", batch=[1, 2], fit=True, max_ms=1)
 
 
 def test_cards_are_listed() -> None:

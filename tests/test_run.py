@@ -17,11 +17,12 @@ from onnxperf.answer.prediction import summarise
 from onnxperf.ground.errors import UsageError
 from onnxperf.latency import estimate
 from onnxperf.methods import METHODS
-from onnxperf.running.pipeline import Request, find, run_of
+from onnxperf.running.pipeline import Request, run_of
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import Scenario
 from onnxperf.views.headline import scope
 from tests.device_files import PROCESSOR
+from tests.estimating import predict_on
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 #: Pascal, Volta, Turing, Ada and Hopper; and a Jetson module, whose usual host is its own.
@@ -91,7 +92,7 @@ def test_what_takes_another_graph_or_device_is_refused(run: Run, term: str) -> N
 
 def test_cards_that_can_not_share_a_run_are_refused() -> None:
     """The P100 has no unit for INT8 and gets casts of its own."""
-    both, _ = (p.run for p in onnxperf.predict(model("mobilenetv2"), gpu=["t4", "p100-pcie-16gb"]))
+    both, _ = (p.run for p in predict_on(["t4", "p100-pcie-16gb"], model("mobilenetv2")))
     with pytest.raises(UsageError, match="t4, p100-pcie-16gb can't share one run in precision int8"):
         both.under(precision="int8")
     for j, gpu in enumerate(("t4", "p100-pcie-16gb")):
@@ -154,7 +155,7 @@ def same(a: Any, b: Any) -> None:
 def test_several_devices_are_predicted_as_each_alone(processor: Path, name: str, terms: dict[str, Any]) -> None:
     """Cards, a Jetson module with a host of its own, and a processor with a runtime of its own; in that order."""
     gpus = [*CARDS[:3], processor, *CARDS[3:]]
-    found = onnxperf.predict(model(name), gpu=gpus, **terms)
+    found = predict_on(gpus, model(name), **terms)
     assert [p.scenario.gpu for p in found] == [*CARDS[:3], "my-processor", *CARDS[3:]]
     assert [p.scenario.runtime for p in found] == [*["ort-cuda"] * 3, "ort-cpu", *["ort-cuda"] * 3]
     assert [p.scenario.host for p in found[4:]] == ["server-2023", "server-2023", "jetson"]
@@ -172,26 +173,18 @@ def test_several_devices_are_predicted_as_each_alone(processor: Path, name: str,
     ],
 )
 def test_cards_are_predicted_as_each_alone_under_every_term(terms: dict[str, Any]) -> None:
-    for gpu, p in zip(CARDS, onnxperf.predict(model("mobilenetv2"), gpu=CARDS, **terms), strict=True):
+    for gpu, p in zip(CARDS, predict_on(CARDS, model("mobilenetv2"), **terms), strict=True):
         same(p.to_dict(), onnxperf.predict(model("mobilenetv2"), gpu=gpu, **terms).to_dict())
 
 
 def test_what_a_name_left_open_is_noted_of_that_card_alone() -> None:
     gpus = ["l4", "h100", "L4", "h100-sxm", "NVIDIA L4"]
-    found = onnxperf.predict(model("mobilenetv2"), gpu=gpus)
+    found = predict_on(gpus, model("mobilenetv2"))
     assert [p.scenario.gpu for p in found] == ["l4", "h100-sxm", "l4", "h100-sxm", "l4"]
     notes = [[w.message for w in p.warnings if w.code == "gpu-alias"] for p in found]
     assert notes == [[], ["gpu 'h100' taken as h100-sxm"], [], [], []]
     assert found[0] == found[2] == found[4]
     assert len({id(p.run) for p in found}) == 1
-
-
-def test_a_list_of_cards_gives_a_list_of_predictions() -> None:
-    path = model("mobilenetv2")
-    [one] = onnxperf.predict(path, gpu=("t4",))
-    assert one == onnxperf.predict(path, gpu="t4")
-    found = onnxperf.predict(path, gpu=[find("t4")[0], gpu_specs.load("l4")])
-    assert [p.scenario.gpu for p in found] == ["t4", "l4"]
 
 
 @pytest.mark.parametrize(
@@ -205,20 +198,20 @@ def test_a_list_of_cards_gives_a_list_of_predictions() -> None:
 )
 def test_one_card_that_cannot_be_is_named(gpus: Any, terms: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        onnxperf.predict(model("mobilenetv2"), gpu=gpus, **terms)
+        predict_on(gpus, model("mobilenetv2"), **terms)
 
 
 def test_a_runtime_that_one_device_does_not_have_is_refused_with_its_name(processor: Path) -> None:
     with pytest.raises(UsageError, match="my-processor is a CPU"):
-        onnxperf.predict(model("mobilenetv2"), gpu=["l4", processor], runtime="tensorrt")
+        predict_on(["l4", processor], model("mobilenetv2"), runtime="tensorrt")
 
 
 def test_each_card_has_a_largest_batch_of_its_own() -> None:
     text = "g (float[batch,1048576] x) => (float[batch,1048576] y) {a=Relu(x) y=Tanh(a)}"
     wide = parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}')
-    found = onnxperf.predict(wide, gpu=["p4", "t4", "p4"], fit=True)
+    found = onnxperf.check(wide, gpu=["p4", "t4", "p4"], fit=True, max_ms=1e6)
     assert found[0] == found[2] and 100 < found[0].scenario.batch < found[1].scenario.batch
-    assert found[1] == onnxperf.predict(wide, gpu="t4", fit=True)
+    assert found[1] == onnxperf.predict(wide, gpu="t4", fit=True, max_ms=1e6)
 
 
 def test_what_is_inside_the_time_follows_from_the_method_on_a_processor_too(processor: Path) -> None:
@@ -247,7 +240,7 @@ def test_a_processor_is_no_column_beside_a_card(run: Run, processor: Path) -> No
 
 
 def test_a_prediction_leads_back_to_its_run(processor: Path) -> None:
-    for p in onnxperf.predict(model("mobilenetv2"), gpu=[*CARDS, processor]):
+    for p in predict_on([*CARDS, processor], model("mobilenetv2")):
         assert p.run.devices[p.column].id == p.scenario.gpu
         assert p.run.scenario_on(p.column) == p.scenario
         assert p.run.timeline.total_s[p.column] == p.seconds
@@ -261,7 +254,7 @@ def test_a_prediction_leads_back_to_its_run(processor: Path) -> None:
 
 def test_a_prediction_comes_back_from_a_pickle(processor: Path) -> None:
     """With what its run is made from, but none of the stages: they are made again."""
-    for p in onnxperf.predict(model("mobilenetv2"), gpu=["h100", "t4", processor], precision="fp16"):
+    for p in predict_on(["h100", "t4", processor], model("mobilenetv2"), precision="fp16"):
         again = pickle.loads(pickle.dumps(p))
         assert again == p and again.to_json() == p.to_json()
         assert again.run is not p.run and again.run.devices == p.run.devices

@@ -78,15 +78,17 @@ def test_commands_take_open_sizes_alike(command: str) -> None:
     options = {flag: p for p in offered.params for flag in p.opts}
     assert {"--dim", "--shapes", "--batch"} <= options.keys()
     assert [options[flag].multiple for flag in ("--dim", "--shapes")] == [True, True]
-    if command in ("sweep", "llm"):
+    if command in ("predict", "check", "sweep", "llm"):
         read = options["--batch"].process_value(click.Context(offered), "1..4")
         assert read == (1, 2, 4)
 
 
 def test_a_keyword_that_is_no_term_is_refused_as_python_does() -> None:
-    for door in (onnxperf.predict, onnxperf.whatif, onnxperf.compare, onnxperf.sweep, onnxperf.llm, onnxperf.explain):
-        with pytest.raises(TypeError, match="unexpected keyword argument 'precison'"):
-            door(SMALL.encode(), gpu=["l4"], precison="fp16")
+    for door in (onnxperf.predict, onnxperf.whatif, onnxperf.llm, onnxperf.explain, onnxperf.compare, onnxperf.sweep):
+        card: Any = ["l4"] if door in (onnxperf.compare, onnxperf.sweep) else "l4"
+        for term in ("precison", "batches"):
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{term}'"):
+                door(SMALL.encode(), gpu=card, **{term: "fp16"})
 
 
 @pytest.mark.parametrize("name", [name for name, term in TERMS.items() if term.choices])

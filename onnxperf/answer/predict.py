@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any, Unpack
 
 import gpu_specs
 from gpu_specs import Device
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.export import source
 from onnxperf.graph import Opened, opened
-from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.errors import Error, UsageError, speaking_of_arguments
+from onnxperf.ground.output import Progress
 from onnxperf.running.largest import Limits, largest, limits_of
-from onnxperf.running.pipeline import Gpu, Request, each, find, request_for, runs
-from onnxperf.running.terms import AskedOfPredict, Bindings, Examples, Keywords, spelt_out
-
-
-@overload
-def predict(
-    model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[AskedOfPredict]
-) -> Prediction: ...
-
-
-@overload
-def predict(
-    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[AskedOfPredict]
-) -> list[Prediction]: ...
+from onnxperf.running.pipeline import Gpu, Request, find, read_once, request_for, run_of
+from onnxperf.running.terms import Bindings, Examples, Keywords, spelt_out
 
 
 @spelt_out
 def predict(
-    model: Any, example_inputs: Examples = None, *, gpu: Any = None, shapes: Mapping[str, Sequence[int]] | None = None,
-    dims: Mapping[str, int] | None = None, batch: int | None = None, trip_counts: Mapping[str, int] | None = None,
-    fit: bool = False, max_ms: float | None = None, max_gb: float | None = None, first_run: bool = False,
-    **terms: Unpack[Keywords],
-) -> Prediction | list[Prediction]:  # fmt: skip
+    model: Any, example_inputs: Examples = None, *, gpu: Gpu | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None, dims: Mapping[str, int] | None = None, batch: int | None = None,
+    trip_counts: Mapping[str, int] | None = None, fit: bool = False, max_ms: float | None = None,
+    max_gb: float | None = None, first_run: bool = False, **terms: Unpack[Keywords],
+) -> Prediction:  # fmt: skip
     """Predict one run of `model` on a GPU that need not be there.
 
     model: a path, the bytes of a file or an onnx.ModelProto; a torch.nn.Module, ExportedProgram or ONNXProgram; a Keras
@@ -42,7 +34,7 @@ def predict(
     built is built for its example inputs, as by a first call), and its weights are not needed.
     example_inputs: arrays or tensors, by name or in the order of the inputs; only shapes and types are read.
     gpu: an id (`onnxperf gpus` lists them), an alias, a name nvidia-smi prints, or a path to a card's TOML file, which
-    can be a processor's. A list of them gives a list of predictions, in little more time than one.
+    can be a processor's. Several cards and batches: `onnxperf.compare` and `onnxperf.sweep`.
     shapes: sizes by tensor name; dims: sizes of named open dimensions; batch: the leading dimension, even where
     the file fixes another.
     trip_counts: how often a Loop runs, by node name, where the model does not say.
@@ -59,26 +51,58 @@ def predict(
     with speaking_of_arguments():
         if gpu is None:
             raise UsageError('name the card: predict(model, gpu="l4")')
-        for name, asked in (("fit", fit), ("first_run", first_run)):
-            if not isinstance(asked, bool):
-                raise UsageError(f"{name} must be True or False, not {asked!r}")
+        _check_one(card=gpu, batch=batch)
+        check_answers(fit=fit, first_run=first_run)
         if not fit and (max_ms is not None or max_gb is not None):
             raise UsageError("max_ms and max_gb limit the batch that fit takes: give fit=True, or ask onnxperf.check")
         bindings: Bindings = {"shapes": shapes, "dims": dims, "batch": batch, "trip_counts": trip_counts}
         request = request_for(model, example_inputs, open_batch=fit, **bindings, **terms)
-        return _on(gpu, request, limits_of(max_ms, max_gb) if fit else None, first_run)
+        return on_card(request, gpu, limits_of(max_ms, max_gb) if fit else None, first_run)
 
 
-def _on(gpu: Any, request: Request, limits: Limits | None, before: bool) -> Prediction | list[Prediction]:
-    """The prediction for a card, or those for a list of them; at the largest batch that keeps the limits, if given."""
-    several = isinstance(gpu, Sequence) and not isinstance(gpu, (str, bytes))
-    gpus: list[Gpu] = list(gpu) if several else [gpu]
-    if limits is not None:
-        each(gpus)  # a card that nobody knows is told before the first is predicted
-        predictions = [summarise(largest(request, g, limits), before=before) for g in gpus]
-    else:
-        predictions = [summarise(run, j, before) for run, j in runs(request, gpus)]
-    return predictions if several else predictions[0]
+def _check_one(**asked: Any) -> None:
+    """Raise UsageError where a list is given, or for the batch a text, which `check` takes as several."""
+    for what, value in asked.items():
+        if isinstance(value, Iterable) and (what == "batch" or not isinstance(value, str | bytes)):
+            several = "`onnxperf.compare` ranks several cards, `onnxperf.sweep` predicts several cards and batches"
+            raise UsageError(f"predict takes one {what}, not {value!r:.60}: {several}")
+
+
+def check_answers(**asked: bool) -> None:
+    """Raise UsageError where an argument is neither True nor False."""
+    for name, answer in asked.items():
+        if not isinstance(answer, bool):
+            raise UsageError(f"{name} must be True or False, not {answer!r}")
+
+
+def on_card(request: Request, gpu: Gpu, limits: Limits | None = None, before: bool = False) -> Prediction:
+    """The prediction of a request on a card; at the largest batch that keeps the limits, if there are any. before: with
+    what comes before the steady state.
+    """
+    return summarise(run_of(request, gpu) if limits is None else largest(request, gpu, limits), before=before)
+
+
+def on_each(
+    request: Request, gpus: Sequence[Gpu], batches: Sequence[int | None], limits: Limits | None = None,
+    tell: Progress | None = None,
+) -> list[Prediction | Error]:  # fmt: skip
+    """`on_card` for each card in turn, on it for each batch; None is the batch of the request. The error where a card
+    and a batch can't be predicted.
+    """
+    turns = count()
+
+    def answer(gpu: Gpu, batch: int | None) -> Prediction | Error:
+        if tell:
+            tell(f"{gpu}" if batch is None else f"{gpu}, batch {batch}", next(turns), len(gpus) * len(batches))
+        try:
+            return on_card(request if batch is None else replace(request, batch=batch), gpu, limits)
+        except Error as e:
+            return e
+
+    with suppress(Error):  # a file that can't be read is each answer
+        request = read_once(request)
+    answers = [[answer(gpu, batch) for gpu in gpus] for batch in batches]  # the model is bound once for each batch
+    return [of_batch[i] for i in range(len(gpus)) for of_batch in answers]
 
 
 def load(

@@ -26,7 +26,8 @@ REPORT_TO = "the project's issue tracker"
 
 #: The commands of each module here, which is imported when one of them is asked for.
 _COMMANDS = {
-    "predictions": ("predict", "check", "diff", "explain"),
+    "predictions": ("predict", "diff", "explain"),
+    "checking": ("check",),
     "decisions": ("gpus", "compare", "recommend", "whatif"),
     "sweeping": ("sweep",),
     "language": ("llm",),

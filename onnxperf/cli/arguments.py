@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -195,9 +196,18 @@ BATCHES = partial(
 OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE", help="Output file.")
 
 
-def _only(cards: tuple[str, ...]) -> str:
+def _cards(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Cards with commas between; a file whose name has one is one card."""
+    named = (card for text in texts for card in ([text] if os.path.isfile(text) else text.split(",")))
+    return tuple(dict.fromkeys(named))
+
+
+def _only(texts: tuple[str, ...]) -> str:
+    cards = _cards(texts)
     if len(cards) > 1:
-        raise UsageError(f"is given {len(cards)} times; only `onnxperf check` takes several cards")
+        raise UsageError(
+            f"names {len(cards)} cards, and this command takes one; predict, check, compare and sweep take several"
+        )
     return cards[0]
 
 
@@ -205,8 +215,7 @@ A_CARD = "Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)
 GPU = read_option("--gpu", read=_only, multiple=True, required=True, help=f"{A_CARD}.")
 IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts) if texts else None,
                          help=f"For models: {A_CARD[0].lower()}{A_CARD[1:]}.")  # fmt: skip
-SEVERAL = partial(read_option, "--gpu", multiple=True, help=f"{A_CARD}; several as l4,t4.",
-                  read=lambda texts: tuple(dict.fromkeys(c for text in texts for c in text.split(","))))  # fmt: skip
+SEVERAL = partial(read_option, "--gpu", multiple=True, read=_cards, help=f"{A_CARD}; several as l4,t4.")
 
 FIT = click.option("--fit", is_flag=True, help="Use the largest batch that fits into GPU memory and the limits.")
 
@@ -332,7 +341,8 @@ def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 TRAINING = ("mode", *(term.name for term in having(mode="training")))
-of_a_run, of_runs = _options(GPU, *_scenario(), FIT), _options(SEVERAL(required=True), *_scenario(), FIT)
+of_a_run = _options(GPU, *_scenario(), FIT)
+of_runs = _options(SEVERAL(required=True), BATCHES(), *_scenario("batch"), FIT)
 of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
 of_a_decoder = _options(GPU, *_scenario("batch", "layout", *TRAINING, "gpus", "parallel"))
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
@@ -359,6 +369,12 @@ def asked_of(
         raise UsageError("the path of MODEL is empty")
     check_target(json_to, *files_read({"gpu": gpu, **terms}, model if isinstance(model, str) else None))
     return request_for(model, open_batch=fit, **terms)
+
+
+def asked_at(batches: Sequence[int | None], model: str, json_to: str | None, *, fit: bool, **terms: Any) -> Request:
+    """The request for a model at one batch, or with its batch open where there are several."""
+    only = batches[0] if len(batches) == 1 else None
+    return asked_of(model, json_to, batch=only, fit=fit or len(batches) > 1, **terms)
 
 
 def options_set(terms: Mapping[str, Any]) -> dict[str, Any]:

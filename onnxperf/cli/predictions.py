@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,7 @@ import click
 
 from onnxperf.cli.arguments import (
     Count,
+    asked_at,
     asked_of,
     debug,
     files_read,
@@ -24,11 +23,11 @@ from onnxperf.cli.arguments import (
     read_option,
     viewed,
 )  # fmt: skip
-from onnxperf.cli.drawn import drawn, take
+from onnxperf.cli.drawn import VIEWS, drawn, take
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
-from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
-from onnxperf.ground.output import deliver
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.output import deliver, json_text
 from onnxperf.running.terms import having
 
 if TYPE_CHECKING:
@@ -37,13 +36,17 @@ if TYPE_CHECKING:
     from onnxperf.running.pipeline import Request
     from onnxperf.running.run import Run
 
+Bounds = tuple[float | None, float | None]  # on seconds, and on bytes of memory
+
 
 @command()
 @click.argument("model", type=click.Path())
-@of_a_run
+@of_runs
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the answer as JSON; - prints JSON only.")
 @click.option("--html", "html_to", metavar="FILE", help="Write an HTML report, which needs no network.")
-@click.option("--detail", is_flag=True, help="Print every kernel and note, gaps, and suggestions.")
+@click.option(
+    "--detail", is_flag=True, help="Print every kernel and note, gaps, suggestions, and what the time covers."
+)
 @click.option("--top", type=Count(min=0), help="Kernels to list.  [default: 0; all with --detail]")
 @click.option("--by-module", "depth", type=Count(min=1), metavar="DEPTH",
               help="Also list time by module; 2 gives layer1.0.")  # fmt: skip
@@ -52,19 +55,41 @@ if TYPE_CHECKING:
 @limited
 @debug
 def predict(
-    model: str, json_to: str | None, html_to: str | None, top: int | None, detail: bool, depth: int | None,
-    first_run: bool, max_latency: float | None, max_memory: float | None, gpu: str, fit: bool, **terms: Any,
+    model: str, json_to: str | None, max_latency: float | None, max_memory: float | None, gpu: tuple[str, ...],
+    batch: tuple[int, ...] | None, fit: bool, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict the latency of MODEL, and what it is bound by.
+
+    With several cards or batches: a table, a row for each card and batch; --json writes a list. The limits are for each
+    row. --detail, --html and other views are of one card and one batch.
 
     \b
     Examples:
       onnxperf predict resnet50.onnx --gpu l4
       onnxperf predict bert.onnx --gpu a100 --batch 8 --dim sequence=128 --precision fp16
+      onnxperf predict resnet50.onnx --gpu t4,l4 --batch 1..64
       onnxperf predict model.onnx --gpu t4 --json - --max-latency 8ms
       onnxperf predict model.onnx --gpu l4 --html report.html
       onnxperf predict model.onnx --gpu l4 --fit --max-latency 10ms --runtime tensorrt
     """
+    limits, batches = (max_latency, max_memory), batch or (None,)
+    if len(gpu) * len(batches) == 1:
+        _predict_one(model, gpu[0], json_to, limits, batch=batches[0], fit=fit, **terms)
+        return
+    if unused := _given(OF_ONE, terms):
+        raise UsageError(f"several cards or batches are one table: leave {unused} out, or name one card and one batch")
+    terms = {name: value for name, value in terms.items() if name not in OF_ONE}
+    _predict_each(model, gpu, batches, json_to, limits, fit=fit, **terms)
+
+
+#: Options of `predict` that show one card and one batch.
+OF_ONE = ("html_to", "detail", "top", "depth", "first_run", *(f"{view}_to" for view in VIEWS))
+
+
+def _predict_one(
+    model: str, gpu: str, json_to: str | None, bounds: Bounds, *, html_to: str | None, top: int | None, detail: bool,
+    depth: int | None, first_run: bool, fit: bool, **terms: Any,
+) -> None:  # fmt: skip
     from onnxperf.answer.prediction import summarise
     from onnxperf.decide.changes import changes, small_changes
     from onnxperf.ground.output import telling
@@ -76,20 +101,11 @@ def predict(
         _without_screen({"--detail": detail, "--top": top is not None, "--by-module": depth is not None})
     asked = take(terms, {"--json": json_to, "--html": html_to}, model, *files_read({"gpu": gpu, **terms}))
     request = read_once(asked_of(model, json_to, gpu=gpu, fit=fit, **terms))
-    prediction = summarise(_run(request, gpu, fit, (max_latency, max_memory)), before=first_run)
-
-    def at_batch(batch: int) -> Prediction:
-        from onnxperf.running.pipeline import with_batch
-
-        return summarise(_run(with_batch(request, batch), gpu, False))
+    prediction, at_batch = summarise(_run(request, gpu, fit, bounds), before=first_run), _at_batch(request, gpu)
 
     @cache
     def suggested() -> list[Change]:
         return changes(prediction, None if fit else at_batch)
-
-    def answer() -> str:
-        suggestions = {"suggestions": [c.to_dict() for c in suggested()]}
-        return json.dumps(prediction.to_dict() | suggestions, indent=2, allow_nan=False)
 
     def screen() -> None:
         small = [] if detail else small_changes(prediction)
@@ -110,71 +126,14 @@ def predict(
             return html.page(prediction, suggested(), at_batch, tell)
 
     def gate() -> None:
-        if max_latency is not None or max_memory is not None:
+        if bounds != (None, None):
             from onnxperf.decide.budget import keep
+            from onnxperf.running.largest import Limits
 
-            keep(prediction, max_latency, max_memory)
+            keep([prediction], Limits(*bounds))
 
     files = drawn(asked, prediction, model) | ({html_to: page} if html_to else {})
-    deliver(json_to, answer, screen, gate, files)
-
-
-@command()
-@click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
-@of_runs
-@click.option("--json", "json_to", metavar="FILE|-", help="Write the lines as JSON; - prints JSON only.")
-@limited
-@debug
-def check(
-    models: tuple[str, ...], gpu: tuple[str, ...], json_to: str | None, max_latency: float | None,
-    max_memory: float | None, **terms: Any,
-) -> None:  # fmt: skip
-    """Check the predicted latency or memory of models against a limit; print a line for each model and card.
-
-    A line has ok, over or error, the time, the GPU memory use, the batch with --fit, the card if there are several, the
-    file, and the reason if it is not ok. A model that does not fit into GPU memory is over, and so is one that collects
-    an unknown number of tensors. The exit code is 1 if a model is over a limit, 2 or 3 if one can't be used; all models
-    are checked first. A --dim, --shapes or --trip-count applies to the models that have this name.
-
-    \b
-    Examples:
-      onnxperf check model.onnx --gpu t4 --max-latency 8ms
-      onnxperf check exported/*.onnx --gpu l4 --gpu t4 --precision fp16 --max-latency 8ms --max-memory 2GB
-    """
-    from onnxperf.decide.bindings import narrowed
-    from onnxperf.running.pipeline import find
-
-    if max_latency is None and max_memory is None:
-        raise UsageError("check takes --max-latency, --max-memory or both")
-    for card in gpu:
-        find(card)  # an unknown card is reported once, not for every model
-    check_target(json_to, *files_read({"gpu": gpu, **terms}, *models))
-    asked: list[Request | Error] = [_asked(model, gpu=gpu[0], **terms) for model in models]
-    usable = narrowed([r for r in asked if not isinstance(r, Error)])
-    lines, unusable, requests = list[dict[str, Any]](), list[Error](), iter(usable)
-    for model, answer in zip(models, asked, strict=True):
-        request = answer if isinstance(answer, Error) else next(requests)
-        for card in gpu:
-            line: dict[str, Any] = {"model": model, "gpu": card, "seconds": None, "process_bytes": None, "batch": None}
-            try:
-                line |= _held(request, card, terms["fit"], max_latency, max_memory)
-                line["verdict"] = "over" if line["reason"] else "ok"
-            except Error as e:  # the line has the name of the file
-                line |= {"verdict": "error", "reason": str(e).removesuffix(f": {model}")}
-                unusable.append(e)
-            lines.append(line)
-            if json_to != "-":
-                with suppress(BrokenPipeError):  # the reader closed the pipe; limits still decide the exit code
-                    click.echo(_line(line, terms["fit"], len(gpu) > 1))
-    over, what = sum(line["verdict"] == "over" for line in lines), "models" if len(gpu) == 1 else "predictions"
-
-    def gate() -> None:
-        if unusable:
-            raise type(unusable[0])(f"{len(unusable)} of {len(lines)} {what} can't be used, {over} over the limit")
-        if over:
-            raise LimitExceeded(f"{over} of {len(lines)} {what} over the limit")
-
-    deliver(json_to, lambda: json.dumps(lines, indent=2, allow_nan=False), lambda: None, gate)
+    deliver(json_to, lambda: json_text(_answer(prediction, suggested())), screen, gate, files)
 
 
 def _without_screen(asked: Mapping[str, bool]) -> None:
@@ -184,15 +143,51 @@ def _without_screen(asked: Mapping[str, bool]) -> None:
             raise UsageError(f"--json - prints JSON only, with every kernel: leave {flag} out")
 
 
-def _line(x: Mapping[str, Any], fit: bool, several: bool) -> str:
-    """A prediction that `check` held to a limit, on a line."""
-    from onnxperf.ground.tables import NOTHING, duration, size
+def _predict_each(
+    model: str, cards: tuple[str, ...], batches: tuple[int | None, ...], json_to: str | None, bounds: Bounds, *,
+    fit: bool, **terms: Any,
+) -> None:  # fmt: skip
+    from onnxperf.answer.predict import on_each
+    from onnxperf.decide.budget import keep, predicted
+    from onnxperf.decide.changes import changes
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
+    from onnxperf.running.largest import Limits
+    from onnxperf.running.pipeline import read_once
+    from onnxperf.views.predictions import show
 
-    figures = [NOTHING] * 3
-    if x["seconds"] is not None:
-        figures = [duration(x["seconds"]), size(x["process_bytes"]), f"batch {x['batch']}"]
-    shown = (f"{x['verdict']:5}", *(f"{f:>8}" for f in figures[: 3 if fit else 2]), *([x["gpu"]] if several else []))
-    return printable("  ".join((*shown, x["model"])) + (f": {x['reason']}" if x["reason"] else ""))
+    limits, request = Limits(*bounds), read_once(asked_at(batches, model, json_to, gpu=cards, fit=fit, **terms))
+    with telling() as tell:
+        predictions = predicted(on_each(request, cards, batches, limits if fit else None, tell))
+
+    def answer() -> str:
+        others = [None if fit else _at_batch(request, card) for card in cards for _ in batches]
+        return json_text([_answer(p, changes(p, at)) for p, at in zip(predictions, others, strict=True)])
+
+    deliver(json_to, answer, lambda: show(console(), predictions), lambda: keep(predictions, limits))
+
+
+def _at_batch(request: Request, gpu: str) -> Callable[[int], Prediction]:
+    """What predicts a request on a card at another batch."""
+    from onnxperf.answer.prediction import summarise
+    from onnxperf.running.pipeline import run_of, with_batch
+
+    return lambda batch: summarise(run_of(with_batch(request, batch), gpu))
+
+
+def _run(request: Request, gpu: str, fit: bool, bounds: Bounds = (None, None)) -> Run:
+    """The run that is asked for; limits decide the batch where it is to fit."""
+    from onnxperf.running.pipeline import run_of
+
+    if not fit:
+        return run_of(request, gpu)
+    from onnxperf.running.largest import Limits, largest
+
+    return largest(request, gpu, Limits(*bounds))
+
+
+def _answer(p: Prediction, suggested: Iterable[Change]) -> dict[str, Any]:
+    return p.to_dict() | {"suggestions": [c.to_dict() for c in suggested]}
 
 
 @command()
@@ -276,39 +271,6 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
         keep(difference, share)
 
     deliver(json_to, difference.to_json, screen, gate)
-
-
-def _run(request: Request, gpu: str, fit: bool, limits: tuple[float | None, float | None] = (None, None)) -> Run:
-    """The run that is asked for; limits on seconds and bytes decide the batch where it is to fit."""
-    from onnxperf.running.pipeline import run_of
-
-    if not fit:
-        return run_of(request, gpu)
-    from onnxperf.running.largest import Limits, largest
-
-    return largest(request, gpu, Limits(*limits))
-
-
-def _asked(model: str, **terms: Any) -> Request | Error:
-    """The request for a model, or why there can be none."""
-    try:
-        return asked_of(model, None, **terms)
-    except Error as e:
-        return e
-
-
-def _held(
-    request: Request | Error, card: str, fit: bool, max_latency: float | None, max_memory: float | None
-) -> dict[str, Any]:
-    """The time, memory and batch of a request on a card, and why it does not keep the limits: "" where it does."""
-    from onnxperf.answer.prediction import summarise
-    from onnxperf.decide.budget import reasons
-
-    if isinstance(request, Error):
-        raise request
-    p = summarise(_run(request, card, fit, (max_latency, max_memory)))
-    held = {"seconds": p.seconds, "process_bytes": p.memory.reserved_bytes, "batch": p.scenario.batch}
-    return held | {"reason": reasons(p, max_latency, max_memory)}
 
 
 @command()

@@ -2,70 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack, overload
 
 from onnxperf.answer.cpu_operators import CpuOperator
 from onnxperf.answer.kernel_timeline import KernelPrediction
-from onnxperf.answer.predict import predict
+from onnxperf.answer.predict import check_answers, on_each
 from onnxperf.answer.prediction import Prediction
 from onnxperf.graph import UNKNOWN_LENGTH
-from onnxperf.ground.errors import BudgetExceeded, UsageError, printable, speaking_of_arguments
+from onnxperf.ground.errors import BudgetExceeded, Error, UsageError, printable, speaking_of_arguments
+from onnxperf.ground.lists import batches_of
 from onnxperf.ground.tables import duration, size
-from onnxperf.running.largest import limits_of
-from onnxperf.running.pipeline import Gpu
-from onnxperf.running.terms import Asked, Bound, Examples
+from onnxperf.running.largest import Limits, limits_of
+from onnxperf.running.pipeline import Gpu, each, request_for
+from onnxperf.running.terms import Budgeted, Examples, Unbatched
 
-
-@overload
-def check(model: Any, example_inputs: Examples = None, *, gpu: Gpu, **asked: Unpack[Asked]) -> Prediction: ...
+Batches = Sequence[int] | int | str | None
 
 
 @overload
 def check(
-    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], **asked: Unpack[Asked]
+    model: Any, example_inputs: Examples = None, *, gpu: Gpu, batch: int | None = None, **asked: Unpack[Budgeted]
+) -> Prediction: ...
+
+
+@overload
+def check(
+    model: Any, example_inputs: Examples = None, *, gpu: Gpu, batch: Sequence[int] | str, **asked: Unpack[Budgeted]
+) -> list[Prediction]: ...
+
+
+@overload
+def check(
+    model: Any, example_inputs: Examples = None, *, gpu: Sequence[Gpu], batch: Batches = None, **asked: Unpack[Budgeted]
 ) -> list[Prediction]: ...
 
 
 def check(
-    model: Any, example_inputs: Examples = None, *, gpu: Any, max_ms: float | None = None, max_gb: float | None = None,
-    fit: bool = False, **terms: Unpack[Bound],
+    model: Any, example_inputs: Examples = None, *, gpu: Any, batch: Batches = None, max_ms: float | None = None,
+    max_gb: float | None = None, fit: bool = False, **terms: Unpack[Unbatched],
 ) -> Prediction | list[Prediction]:  # fmt: skip
-    """Predict one run, and raise BudgetExceeded where it takes more than `max_ms` milliseconds or `max_gb` GB (10^9) of
+    """Predict runs, and raise BudgetExceeded where one takes more than `max_ms` milliseconds or `max_gb` GB (10^9) of
     the card's memory, or does not fit into it.
 
-    model, example_inputs, gpu and terms are those of `onnxperf.predict`; with `fit` the batch is the largest that keeps
-    the budget, and BudgetExceeded says that not even batch 1 does. On a list of cards the budget must hold on
-    each. The prediction, or the list of them, is given back where the budget holds. Raises UsageError where there is
-    no budget, and what `predict` raises.
+    model, example_inputs and terms are those of `onnxperf.predict`; with `fit` the batch is the largest that keeps the
+    budget, and BudgetExceeded says that not even batch 1 does. gpu and batch are one or a list of them each, batches
+    also text such as "1,2,4" or "1..64": the budget must hold for each card and batch, and BudgetExceeded names the
+    worst. Where it holds, the prediction is given back, and where a list was given a list of them, for each card in
+    turn and on it for each batch, ascending. Raises UsageError where there is no budget, and what `predict` raises.
     """
     with speaking_of_arguments():
         if max_ms is None and max_gb is None:
             raise UsageError("a budget is max_ms, max_gb or both")
+        check_answers(fit=fit)
         limits = limits_of(max_ms, max_gb)
-        of_fit: dict[str, Any] = {"max_ms": max_ms, "max_gb": max_gb} if fit else {}
-        predicted: Prediction | list[Prediction] = predict(model, example_inputs, gpu=gpu, fit=fit, **of_fit, **terms)
-        if isinstance(predicted, Prediction):
-            keep(predicted, limits.seconds, limits.bytes)
-            return predicted
-        over = [f"on {p.scenario.gpu} {why}" for p in predicted if (why := reasons(p, limits.seconds, limits.bytes))]
-        if over:
-            raise BudgetExceeded("; ".join(over))
-        return predicted
+        listed = isinstance(gpu, Sequence) and not isinstance(gpu, str | bytes)
+        gpus: Sequence[Gpu] = gpu if listed else [gpu]
+        each(gpus)  # a card that nobody knows is told before the first is predicted
+        batches = (None,) if batch is None else batches_of(batch)
+        only = batches[0] if len(batches) == 1 else None
+        request = request_for(model, example_inputs, open_batch=fit or len(batches) > 1, batch=only, **terms)
+        predictions = predicted(on_each(request, gpus, batches, limits if fit else None))
+        keep(predictions, limits)
+        return predictions if listed or isinstance(batch, Iterable) else predictions[0]
 
 
-def keep(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> None:
+def predicted(answers: Iterable[Prediction | Error]) -> list[Prediction]:
+    """The predictions. Raises the first error among them."""
+    predictions = []
+    for answer in answers:
+        if isinstance(answer, Error):
+            raise answer
+        predictions.append(answer)
+    return predictions
+
+
+def keep(predictions: Sequence[Prediction], limits: Limits) -> None:
     """Raise BudgetExceeded where there is a limit and a prediction does not keep to it; see `reasons`."""
-    if why := reasons(p, max_seconds, max_bytes):
-        raise BudgetExceeded(why)
+    over = [(excess(p, limits), why, p.scenario) for p in predictions if (why := reasons(p, limits))]
+    if not over:
+        return
+    _, why, s = max(over, key=lambda x: x[0])
+    several = f"{len(over)} of {len(predictions)} predictions over the limit, the worst on {s.gpu} at batch {s.batch}: "
+    raise BudgetExceeded(several * (len(predictions) > 1) + why)
 
 
-def reasons(p: Prediction, max_seconds: float | None, max_bytes: float | None) -> str:
+def excess(p: Prediction, limits: Limits) -> float:
+    """The largest share that a prediction takes of what it may: over 1 where it does not keep limits, but for a length
+    that nobody knows.
+    """
+    m = p.memory
+    shares = [(m.total_bytes + m.context_bytes) / m.capacity_bytes]
+    if limits.seconds is not None:
+        shares.append(p.seconds / limits.seconds)
+    if limits.bytes is not None:
+        shares.append(m.reserved_bytes / limits.bytes)
+    return max(shares)
+
+
+def reasons(p: Prediction, limits: Limits) -> str:
     """Why a prediction does not keep limits: it takes longer, the process holds more of the card's memory, or, whatever
     the limits are, it does not fit into that memory, or nothing bounds what it needs of it. Empty where it keeps them,
     or where there are none.
     """
     m, why = p.memory, []
+    max_seconds, max_bytes = limits.seconds, limits.bytes
     limited = max_seconds is not None or max_bytes is not None
     if limited and not m.fits:
         need, room = size(m.total_bytes + m.context_bytes), size(m.capacity_bytes)

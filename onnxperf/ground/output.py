@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import re
 import shutil
@@ -95,6 +96,11 @@ def deliver(
     if failed:
         raise type(failed[0])("; ".join(map(str, failed)))
     gate()
+
+
+def json_text(answer: object) -> str:
+    """JSON text as commands write it."""
+    return json.dumps(answer, indent=2, allow_nan=False)
 
 
 def write_file(target: str, content: str | bytes) -> None:

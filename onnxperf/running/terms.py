@@ -215,31 +215,34 @@ class Keywords(TypedDict, total=False):
     clock_Hz: float | None
 
 
-class Bindings(TypedDict, total=False):
-    """Sizes that a file leaves open, or that take the place of its own."""
+class Named(TypedDict, total=False):
+    """Sizes by name that a file leaves open, or that take the place of its own."""
 
     shapes: Mapping[str, Sequence[int]] | None
     dims: Mapping[str, int] | None
-    batch: int | None
     trip_counts: Mapping[str, int] | None
 
 
+class Bindings(Named, total=False):
+    """The same with the batch."""
+
+    batch: int | None
+
+
 class Bound(Bindings, Keywords, total=False):
-    """The keywords of functions that predict."""
+    """The keywords of functions that predict one batch."""
 
 
-class Asked(Bound, total=False):
-    """The keywords of functions that can look for a batch."""
+class Unbatched(Named, Keywords, total=False):
+    """The keywords of functions that predict one batch or several, without it."""
+
+
+class Budgeted(Unbatched, total=False):
+    """The keywords of `onnxperf.check`, without cards and batches."""
 
     fit: bool
     max_ms: float | None
     max_gb: float | None
-
-
-class AskedOfPredict(Asked, total=False):
-    """The keywords of `onnxperf.predict`, which can also say what comes before the steady state."""
-
-    first_run: bool
 
 
 def having(**facets: object) -> Iterator[Term]:

@@ -21,6 +21,7 @@ import pytest
 import onnxperf
 from onnxperf.export import source
 from onnxperf.ground.errors import ModelError, UsageError
+from tests.estimating import predict_on
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
@@ -130,7 +131,7 @@ class Table(tf.Module):
 @pytest.mark.parametrize("sample", APPLICATIONS)
 def test_the_kernels_are_those_of_a_model_with_weights(sample: str) -> None:
     written = SAMPLES / f"{sample}.onnx"  # tf2onnx wrote it with all weights in it
-    predictions = (onnxperf.predict(m, gpu=["t4", "l4"]) for m in (application(sample), written))
+    predictions = (predict_on(["t4", "l4"], m) for m in (application(sample), written))
     for ours, theirs in zip(*predictions, strict=True):
         assert kernels(ours) == kernels(theirs)
         # The exporter goes through sets of names: it is by chance whether it leaves in a Reshape that does nothing.

@@ -10,6 +10,7 @@ import pytest
 import gpu_specs
 import onnxperf
 from onnxperf.explanation import product_graph
+from tests.estimating import predict_on
 
 L4 = gpu_specs.load("l4")
 RESNET = Path(__file__).parents[2] / "samples" / "resnet50.onnx"
@@ -24,7 +25,7 @@ def test_twice_the_sms_at_twice_the_rate_are_not_slower(runtime: str, precision:
     model = onnxperf.load(RESNET)
     shared = replace(L4, sms=2 * L4.sms)
     twice = replace(shared, dense_flops={pipe: 2 * rate for pipe, rate in L4.dense_flops.items()})
-    own, slow, fast = onnxperf.predict(model, gpu=[L4, shared, twice], runtime=runtime, precision=precision)
+    own, slow, fast = predict_on([L4, shared, twice], model, runtime=runtime, precision=precision)
     assert fast.seconds <= own.seconds
     pairs = zip(own.kernels, slow.kernels, strict=True)
     assert all(b.seconds <= 2.05 * a.seconds for a, b in pairs)
@@ -34,5 +35,5 @@ def test_twice_the_sms_at_twice_the_rate_are_not_slower(runtime: str, precision:
 def test_an_absurd_rate_of_one_type_does_not_slow_another(sizes: str) -> None:
     """Energy by the ratio of two types' rates once made TF32 14 times slower where FP16 was said to be without end."""
     absurd = replace(L4, dense_flops={**L4.dense_flops, "tensor_fp16": 1e24})
-    own, other = onnxperf.predict(product_graph(sizes), gpu=[L4, absurd], precision="tf32")
+    own, other = predict_on([L4, absurd], product_graph(sizes), precision="tf32")
     assert other.seconds <= own.seconds
