@@ -48,15 +48,28 @@ def compare(
 
 @command()
 @click.argument("model", type=click.Path())
-@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Limit on the mean latency of a request.")
+@read_option(
+    "--max-latency",
+    "limit_s",
+    read=DURATION,
+    metavar="20ms",
+    help="Limit on the latency of a request: its mean, or its --percentile.",
+)
+@click.option("--percentile", type=Number(), metavar="99",
+              help="Limit this percentile of the latency.  [default: the mean]")  # fmt: skip
 @click.option("--qps", type=Number(), metavar="N", help="Requests per second, of one sample each.")
 @of_cards
 @debug
 def recommend(
-    model: str, limit_s: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
+    model: str, limit_s: float | None, percentile: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
     capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas to serve MODEL.
+
+    Requests arrive at random and are split at random among the replicas, each with a queue of its own, which run full
+    batches one after the other. --max-latency limits the mean latency, or with --percentile 99 that of all but one in a
+    hundred requests, exactly for such a queue (M/D/1, for batches E_b/D/1) and a run that always takes its predicted
+    time.
 
     Without --gpu, all cards with a price are considered. With --gpus instead of --max-latency and --qps: rank the
     parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the latency, or no plan
@@ -65,6 +78,7 @@ def recommend(
     \b
     Examples:
       onnxperf recommend resnet50.onnx --max-latency 10ms --qps 500
+      onnxperf recommend resnet50.onnx --max-latency 20ms --qps 500 --percentile 99
       onnxperf recommend gpt3-xl.onnx --gpu a100 --gpus 8 --batch 16 --dim sequence=1024
       onnxperf recommend bert.onnx --max-latency 20ms --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
     """
@@ -75,7 +89,8 @@ def recommend(
     from onnxperf.views.choices import show_recommendation
 
     if terms["gpus"] is not None:
-        if limit_s is not None or qps is not None or every or capacity_bytes or generation or len(gpu or ()) != 1:
+        limits = (limit_s, qps, percentile)
+        if any(limit is not None for limit in limits) or every or capacity_bytes or generation or len(gpu or ()) != 1:
             raise UsageError("--gpus ranks parallel plans on one card: give --gpu CARD, and no limits or other cards")
         _recommend_plan(model, gpu[0], json_to, **terms)
         return
@@ -85,7 +100,9 @@ def recommend(
     named = gpu or (() if every else tuple(price_by_card))
     cards = selected(named, every, capacity_bytes, generation)
     with telling() as tell:
-        advice = recommended(asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, price_by_card, tell)
+        advice = recommended(
+            asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, percentile, price_by_card, tell
+        )
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
 
 

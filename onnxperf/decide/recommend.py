@@ -10,20 +10,19 @@ import numpy as np
 
 from gpu_specs import Device, Price
 from onnxperf.decide.choices import Card, Choice, choices, priced
+from onnxperf.decide.queueing import MOST_REPLICAS, Target, fewest, fewest_that_keep_up, filling, mean_latency
 from onnxperf.ground.codec import Document, plain
-from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
+from onnxperf.ground.errors import LimitExceeded, UsageError, counted, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, number
 from onnxperf.running.largest import limits_of
 from onnxperf.running.pipeline import Gpu, Request, request_for
 from onnxperf.running.terms import Bound, Examples
 
-MOST_REPLICAS = 10_000
-MOST_QPS = 1e9
-#: What the latency is, wherever it is shown.
-ASSUMED = (
-    "mean latency of a request: batching delay, queueing (M/D/1: random arrivals, split evenly among the replicas, one"
-    " run at a time per replica) and the run itself; percentiles such as p99 are higher"
+MOST_QPS, MOST_PERCENTILE = 1e9, 99.999
+QUEUE = (
+    "M/D/1, for batches E_b/D/1: random arrivals, split at random among the replicas, each with its own queue and one"
+    " run at a time"
 )
 
 
@@ -31,8 +30,9 @@ ASSUMED = (
 class Plan:
     """So many replicas of a card, each with its part of the requests, run at a batch.
 
-    seconds: the mean latency of a request; utilisation: the share of the time in which a replica runs;
-    replicas_if_slow: how many it takes where a run takes as long as its range allows, None where no number will do.
+    seconds: the latency of a request, its mean or the percentile that was asked for; utilisation: the share of the time
+    in which a replica runs; replicas_if_slow: how many it takes where a run takes as long as its range allows, None
+    where no number will do.
     """
 
     gpu: str
@@ -51,7 +51,7 @@ class Plan:
 class Recommendation(Document):
     """Plans that keep the latency, one for each card, the cheapest first; those without a price last, fewest first.
 
-    others: the cards without any, and why.
+    percentile: of the latency, which is the mean where it is None; others: the cards without any plan, and why.
     """
 
     ROWS = "plans"
@@ -60,17 +60,31 @@ class Recommendation(Document):
     runtime: str
     precision: str
     limit_s: float
+    percentile: float | None
     qps: float
     plans: tuple[Plan, ...]
     others: tuple[tuple[str, str], ...]
     prices: tuple[tuple[str, Price], ...]
     fixed: str
 
+    @property
+    def latency(self) -> str:
+        """What the latency is called."""
+        return Target(self.limit_s, self.qps, self.percentile).latency
+
+    @property
+    def assumed(self) -> str:
+        """What the latency is, wherever it is shown."""
+        percentiles = "; percentiles such as p99 are higher: --percentile 99 limits one"
+        note = percentiles if self.percentile is None else "; how much the run itself varies is not in it"
+        return f"{self.latency} of a request: batching delay, queueing ({QUEUE}) and the run itself{note}"
+
     def to_dict(self) -> dict[str, Any]:
         """The recommendation as plain data: times in seconds, prices in US dollars."""
         return {
             **plain(self, "model", "runtime", "precision"),
-            "latency_seconds": self.limit_s, "qps": self.qps, "assumed": ASSUMED, "fixed_batch": self.fixed,
+            "latency_seconds": self.limit_s, "percentile": self.percentile, "qps": self.qps, "assumed": self.assumed,
+            "fixed_batch": self.fixed,
             **plain(self, "plans"),
             "others": [{"gpu": gpu, "why": why} for gpu, why in self.others],
             "prices": {id: asdict(price) for id, price in self.prices},
@@ -83,21 +97,23 @@ def recommend(
     *,
     max_ms: float,
     qps: float,
+    percentile: float | None = None,
     gpu: Sequence[Gpu] | None = None,
     prices: Mapping[str, float] | None = None,
     **terms: Unpack[Bound],
 ) -> Recommendation:
     """The cheapest card, batch and number of replicas that answer `qps` requests a second in max_ms milliseconds.
 
-    A request is one sample. model, example_inputs and terms are those of `onnxperf.predict`. gpu: the cards to choose
-    from, None for all with a price. prices: US dollars an hour by card, instead of those that ship. Raises what
-    `predict` raises.
+    That is the mean latency of a request, or with `percentile`, such as 99, the one that this percentage of requests
+    keeps; see `onnxperf.decide.queueing`. A request is one sample. model, example_inputs and terms are those of
+    `onnxperf.predict`. gpu: the cards to choose from, None for all with a price. prices: US dollars an hour by card,
+    instead of those that ship. Raises what `predict` raises.
     """
     with speaking_of_arguments():
         usd = priced(prices)
         limit = limits_of(max_ms, None).seconds or 0.0
         cards: Sequence[Gpu] = list(usd) if gpu is None else gpu
-        return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, usd)
+        return recommended(request_for(model, example_inputs, **terms), cards, limit, qps, percentile, usd)
 
 
 def keep(r: Recommendation) -> None:
@@ -107,73 +123,63 @@ def keep(r: Recommendation) -> None:
 
 
 def recommended(
-    request: Request, gpus: Sequence[Gpu], limit_s: float, qps: float, prices: Mapping[str, Price],
-    tell: Progress | None = None,
+    request: Request, gpus: Sequence[Gpu], limit_s: float, qps: float, percentile: float | None,
+    prices: Mapping[str, Price], tell: Progress | None = None,
 ) -> Recommendation:  # fmt: skip
     """`recommend` of a request: `limit_s` in seconds."""
-    if isinstance(qps, bool) or not isinstance(qps, (int, float)) or not 0 < qps < MOST_QPS:
+    if not _is_number(qps) or not 0 < qps < MOST_QPS:
         raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
+    if percentile is not None and not (_is_number(percentile) and 0 < percentile <= MOST_PERCENTILE):
+        raise UsageError(f"--percentile must be a number above 0 and up to {MOST_PERCENTILE:g}, not {percentile!r}")
+    target = Target(limit_s, qps, percentile)
     chosen = choices(request, gpus, limit_s, tell)
     plans, others = list[Plan](), list[tuple[str, str]]()
     for card in chosen.cards:
-        plan = _cheapest(card, limit_s, qps, prices.get(card.device.id))
+        plan = _cheapest(card, target, prices.get(card.device.id))
         if plan is None:
-            others.append((card.device.id, _why(card, limit_s, qps)))
+            others.append((card.device.id, _why(card, target)))
         else:
             plans.append(plan)
     plans.sort(key=lambda p: (p.usd_per_hour is None, p.usd_per_hour or p.replicas, p.seconds))
     used = tuple((p.gpu, prices[p.gpu]) for p in plans if p.gpu in prices)
     terms = {what: chosen.terms[what] for what in ("runtime", "precision")}
-    return Recommendation(chosen.model, **terms, limit_s=limit_s, qps=qps, plans=tuple(plans), others=tuple(others),
-                          prices=used, fixed=chosen.fixed)  # fmt: skip
+    return Recommendation(chosen.model, **terms, limit_s=limit_s, percentile=percentile, qps=qps, plans=tuple(plans),
+                          others=tuple(others), prices=used, fixed=chosen.fixed)  # fmt: skip
 
 
-def mean_latency(replicas: np.ndarray[Any, Any], run_s: float, batch: int, qps: float) -> np.ndarray[Any, Any]:
-    """Seconds from a request to its answer in the mean, for numbers of replicas; infinite where too few keep up.
-
-    Requests arrive at random at L = qps / replicas. A batch of b is full after (b - 1) / 2L in the mean; full batches
-    come at L / b to a server that takes S for each, rho = L S / b. One request a batch waits rho S / (2 (1 - rho))
-    (M/D/1, Pollaczek and Khinchine). The times between full batches vary b times less: so do waits (Kingman).
-    """
-    rate = qps / replicas
-    rho = rate * run_s / batch
-    with np.errstate(divide="ignore", invalid="ignore"):
-        waiting = np.where(rho < 1, rho * run_s / (2 * (1 - rho)) / batch, np.inf)
-    return np.asarray((batch - 1) / (2 * rate) + waiting + run_s)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def fewest(run_s: float, batch: int, qps: float, limit_s: float) -> tuple[int, float] | None:
-    """The fewest replicas that keep the limit in the mean, and the latency; None where up to MOST_REPLICAS do not."""
-    least = int(qps * run_s / batch) + 1
-    if least > MOST_REPLICAS or run_s > limit_s:
-        return None
-    numbers = np.arange(least, MOST_REPLICAS + 1)
-    seconds = mean_latency(numbers, run_s, batch, qps)
-    kept = np.flatnonzero(seconds <= limit_s)
-    return (int(numbers[kept[0]]), float(seconds[kept[0]])) if kept.size else None
-
-
-def _cheapest(card: Card, limit_s: float, qps: float, price: Price | None) -> Plan | None:
+def _cheapest(card: Card, target: Target, price: Price | None) -> Plan | None:
     """The plan with the fewest replicas of a card, of the batches that were tried; of equals the fastest."""
-    plans = [p for c in card.tried if c.fits and (p := _plan(card.device, c, limit_s, qps, price)) is not None]
+    plans = [p for c in card.tried if c.fits and (p := _plan(card.device, c, target, price)) is not None]
     return min(plans, key=lambda p: (p.replicas, p.seconds), default=None)
 
 
-def _plan(device: Device, c: Choice, limit_s: float, qps: float, price: Price | None) -> Plan | None:
-    if (fleet := fewest(c.seconds, c.batch, qps, limit_s)) is None:
+def _plan(device: Device, c: Choice, target: Target, price: Price | None) -> Plan | None:
+    if (fleet := fewest(c.seconds, c.batch, target)) is None:
         return None
     replicas, seconds = fleet
-    slow = fewest(c.high_seconds, c.batch, qps, limit_s)
+    slow = fewest(c.high_seconds, c.batch, target)
     return Plan(
-        device.id, device.name, c.batch, replicas, seconds, qps / replicas * c.seconds / c.batch, c.seconds, c.watts,
-        None if price is None else replicas * price.usd_per_hour, slow[0] if slow else None,
+        device.id, device.name, c.batch, replicas, seconds, target.qps / replicas * c.seconds / c.batch, c.seconds,
+        c.watts, None if price is None else replicas * price.usd_per_hour, slow[0] if slow else None,
     )  # fmt: skip
 
 
-def _why(card: Card, limit_s: float, qps: float) -> str:
+def _why(card: Card, target: Target) -> str:
     """Why no number of replicas of a card will do."""
-    if card.best(limit_s) is None:
-        return card.lacks(limit_s)
-    if any(c.seconds < limit_s for c in card.tried if c.fits):
-        return f"needs more than {MOST_REPLICAS:,} replicas for {qps:,.0f} requests/s"
-    return f"takes {duration(card.tried[0].seconds)} at batch {card.tried[0].batch}, which leaves no time for queueing"
+    qps, limit = target.qps, duration(target.limit_s)
+    if card.best(target.limit_s) is None:
+        return card.lacks(target.limit_s)
+    c = next(c for c in card.tried if c.fits)
+    if c.seconds >= target.limit_s:
+        return f"takes {duration(c.seconds)} at batch {c.batch}, which leaves no time for queueing"
+    if c.batch > 1 and (least := fewest_that_keep_up(c.seconds, c.batch, target)) <= MOST_REPLICAS:
+        numbers = np.arange(least, MOST_REPLICAS + 1)
+        replicas = int(numbers[mean_latency(numbers, c.seconds, c.batch, qps).argmin()])
+        full, seconds = 2 * filling(replicas, c.batch, qps), target.seconds(replicas, c.seconds, c.batch)
+        wait = f"at {number(qps)} requests/s a batch of {c.batch} takes {duration(full)} to fill"
+        return f"{wait}: {target.latency} {duration(seconds)} with {counted(replicas, 'replica')}, over {limit}"
+    return f"needs more than {MOST_REPLICAS:,} replicas for {qps:,.0f} requests/s"

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpu_specs import Price
 from onnxperf.decide.compare import Candidate, Comparison
-from onnxperf.decide.recommend import ASSUMED, Plan, Recommendation
+from onnxperf.decide.recommend import Plan, Recommendation
 from onnxperf.decide.what_if import WhatIf, WhatIfs
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
@@ -87,11 +87,11 @@ def _on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
 def show_recommendation(out: Console, r: Recommendation) -> None:
     """Print the cheapest plan in a sentence, all plans, and why other cards have none."""
     asked = f"{shortened(r.model)} under {r.runtime}, precision {r.precision}"
-    goal = f"{number(r.qps)} requests/s at a mean latency of {duration(r.limit_s)}"
+    goal = f"{number(r.qps)} requests/s at a {r.latency} of {duration(r.limit_s)}"
     out.print(Text(printable(f"{asked}: {goal}"), style="bold"))
     if r.plans:
-        out.print(Text(_sentence(r.plans[0]), style="bold green"))
-        names = ("!card", "#replicas", "#worst case", "#batch", "#mean latency", "#run", "#busy", "#W", "#$/hour")
+        out.print(Text(_sentence(r.plans[0], r.latency), style="bold green"))
+        names = ("!card", "#replicas", "#worst case", "#batch", f"#{r.latency}", "#run", "#busy", "#W", "#$/hour")
         out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
     else:
         out.print(Text("no card meets this target", style="bold red"))
@@ -100,7 +100,7 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
 
 
 def _on_plans(r: Recommendation) -> Iterator[str]:
-    yield ASSUMED
+    yield r.assumed
     if r.plans:
         yield "worst case: replicas if each run takes the upper end of its 80% interval"
     if r.fixed:
@@ -110,9 +110,9 @@ def _on_plans(r: Recommendation) -> Iterator[str]:
     yield from _on_prices(r.prices)
 
 
-def _sentence(p: Plan) -> str:
+def _sentence(p: Plan, latency: str) -> str:
     cost = f", ${p.usd_per_hour:,.2f} per hour" if p.usd_per_hour is not None else ""
-    return f"{p.replicas} x {p.device_name} at batch {p.batch}: {duration(p.seconds)} mean latency{cost}"
+    return f"{p.replicas} x {p.device_name} at batch {p.batch}: {duration(p.seconds)} {latency}{cost}"
 
 
 def _plan_line(p: Plan) -> tuple[str, ...]:
