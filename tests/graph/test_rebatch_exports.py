@@ -137,7 +137,7 @@ def test_a_file_of_32_costs_at_1_what_an_export_at_1_does(name: str, dynamo: boo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["a constant reshape"])
+@pytest.mark.parametrize("name", ["a constant reshape", "attention"])
 def test_recommend_sweep_and_compare_try_smaller_batches_too(name: str, tmp_path: Path) -> None:
     many, single = (exported(CASES[name], n, tmp_path, True) for n in (OLD, 1))
     plans = [onnxperf.recommend(path, max_ms=5, qps=50, gpu=["l4"]).plans[0] for path in (many, single)]

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxperf
+from onnxperf.graph import load
 from onnxperf.graph.skeleton import INSIDE_BYTES, WEIGHTS, skeleton
 from onnxperf.ground.errors import ModelError, UsageError
+from tests.graph.test_rebatch import model, shapes
 
 ROOT = Path(__file__).parents[2]
 FILES = [*sorted((ROOT / "samples").glob("*.onnx")), *sorted((ROOT / "tests" / "data").glob("*.onnx"))]
@@ -215,3 +217,25 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         skeleton(tmp_path / "none.onnx")
     with pytest.raises(ModelError, match="not an ONNX model"):
         skeleton(b"\x00\x01\x02")
+
+
+def test_data_that_each_sample_has_alike_are_noted_to_be() -> None:
+    """So that a file of batch 4 can be changed to another without its weights, too: not where they are not there."""
+    text = """(float[4, 2000] x) => (float[4, 2000] y, float[4, 1, 2000, 1] z)
+        { y = Add(x, w) f = Flatten<axis = 2>(x) z = Gather(f, at) }"""
+    rng = np.random.default_rng(0)
+    rows = rng.random((1, 2000), np.float32)
+    for w, noted in ((np.repeat(rows, 4, 0), "1x4"), (rng.random((4, 2000), np.float32), "")):
+        whole = model(text)
+        at = np.arange(8000, dtype=np.int64).reshape(4, 1, 2000)
+        whole.graph.initializer.extend([numpy_helper.from_array(w, "w"), numpy_helper.from_array(at, "at")])
+        bare = skeleton(whole)
+        kept = {t.name: t for t in parsed(bare).graph.initializer}
+        assert [e.value for e in kept["w"].metadata_props] == [noted] * bool(noted) and not kept["w"].raw_data
+        assert (numpy_helper.to_array(kept["at"]) == at).all()
+        assert skeleton(bare) == bare
+        if noted:
+            assert shapes(load(bare, batch=1)) == shapes(load(whole, batch=1))
+            continue
+        with pytest.raises(UsageError, match="its data are not there"):
+            load(bare, batch=1)
