@@ -428,9 +428,9 @@ def test_what_the_time_covers_is_said_in_a_few_words_and_in_full_with_detail(onn
         ("--include-transfers", "steady state, kernels and launch gaps, with copies of inputs and outputs"),
         ("--method sum", "sum of kernels, no launch gaps, no copies of inputs and outputs"),
     ):
+        whole = json.loads(onnxperf_cli(*PREDICT, *options.split(), "--json", "-")[1])["latency"]["scope"]
         for more in ((), ("--detail",)):
             out = onnxperf_cli(*PREDICT, *options.split(), *more)[1]
-            whole = json.loads(onnxperf_cli(*PREDICT, *options.split(), "--json", "-")[1])["latency"]["scope"]
             assert (f"\nscope      {said}" in out, whole in " ".join(out.split())) == (not more, bool(more))
 
 

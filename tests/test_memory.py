@@ -250,6 +250,7 @@ def falls(sample: str, runtime: str, gpus: tuple[str, ...]) -> list[tuple[str, i
     return [(g, n) for n, two in pairs for g, before, after in zip(gpus, *two, strict=True) if after < before]
 
 
+@pytest.mark.slow
 def test_memory_never_falls_where_the_batch_grows() -> None:
     """An L4 transforms 16 images for AlexNet's convolutions with 5x5 and 3x3 filters, but not 17."""
     assert falls("alexnet", "ort-cuda", ("l4", "rtx-4090")) == []

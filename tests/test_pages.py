@@ -11,6 +11,7 @@ from tests import pages
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: Path(page.path).stem)
+@pytest.mark.slow
 def test_a_page_is_what_would_be_printed_now(page: pages.Page) -> None:
     assert not pages.check([page])
 

@@ -145,6 +145,7 @@ def test_an_effect_that_rows_do_not_agree_on_is_left_out(nominal_cpu: Device, ho
     assert MOST_EFFECT < 13.6
 
 
+@pytest.mark.slow
 def test_disturbed_measurements_have_no_part_in_a_fit(nominal_cpu: Device) -> None:
     of_all = of_suite(nominal_cpu, 1.0, 1.0)
     bent = replace(slower(of_all[1], 5.0), warnings=(NOTE,))

@@ -26,6 +26,7 @@ def by_all() -> dict[str, Comparison]:
     return {by: compare(model, gpu=CARDS, by=by, batch=4, prices={"a10g": 2.0}) for by in RANKED_BY}
 
 
+@pytest.mark.slow
 def test_each_figure_is_that_of_a_prediction(by_all: dict[str, Comparison]) -> None:
     for c in by_all["throughput"].cards:
         assert c.asked and c.best and c.price

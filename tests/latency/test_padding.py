@@ -84,6 +84,7 @@ def attention(rng: random.Random, dtype: str, pipe: str) -> tuple[Callable[[int]
 
 
 @pytest.mark.parametrize("kind", [single_product, batched_product, convolution, attention], ids=lambda k: k.__name__)
+@pytest.mark.slow
 def test_more_work_is_not_faster_on_any_card(kind: Kind) -> None:
     """Not every larger size is tried: of random pairs, one in a thousand may fall by a hundredth or more."""
     rng, devices = random.Random(kind.__name__), [gpu_specs.load(name) for name in gpu_specs.ids()]

@@ -90,6 +90,7 @@ OF_ANY_CARD = (*METHODS, "mlp")
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(works(), min_size=1, max_size=6), st.sampled_from(OF_ANY_CARD))
+@pytest.mark.slow
 def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None:
     e = estimate(kernels(*found), DEVICES, method)
     assert np.isfinite(e.seconds).all()
@@ -111,6 +112,7 @@ def test_no_model_is_faster_than_physics(found: list[Work], method: str) -> None
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(works(), min_size=2, max_size=5))
+@pytest.mark.slow
 def test_many_at_once_equal_one_by_one(found: list[Work]) -> None:
     together = estimate(kernels(*found), FIVE)
     for j, d in enumerate(FIVE):

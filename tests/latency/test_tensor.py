@@ -34,6 +34,7 @@ def seconds(*works: Work, card: str = "a100-sxm4-80gb", budget: bool = True) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(side, side, side, st.sampled_from((1, 1, 16)), st.sampled_from(sorted(PIPES)))
+@pytest.mark.slow
 def test_no_product_beats_physics(m: int, n: int, k: int, batch: int, dtype: str) -> None:
     """The floor holds on every card whatever the model says; what it says itself is not far below it."""
     w = product(m, n, k, batch=batch, dtype=dtype)

@@ -105,6 +105,7 @@ def test_a_body_is_that_of_its_own_attributes_and_open_sizes() -> None:
     assert [isinstance(body[-1].out.shape[0], Open) for body in bodies] == [True, False]
 
 
+@pytest.mark.slow
 def test_functions_of_onnx_have_the_limits_of_a_files_own() -> None:
     nodes = " ".join(f"t{i + 1}=Mish(t{i})" for i in range(16_667))
     model = build(f"(float[2] t0) => (float[2] t16667) {{{nodes}}}", {}, 22)

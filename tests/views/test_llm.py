@@ -49,6 +49,7 @@ def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
     assert "--parallel tp=4|dp=2,tp=4" in shown
 
 
+@pytest.mark.slow
 def test_plots_have_a_point_for_each_batch_that_fits_and_say_where_none_does() -> None:
     g = onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8, batch=[1, 2], chunk=64, qps=2, requests=9)
     above, below, last = drawn(g).axes

@@ -146,6 +146,7 @@ def _tables() -> list[Table]:
     return found
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_text_each_time_and_learns_nothing_of_rows_kept_back() -> None:
     pytest.importorskip("torch")
     from onnxperf.lab.derive.mlp import made_from

@@ -40,6 +40,7 @@ def test_what_is_not_read(tmp_path: Path) -> None:
     assert not [t for t in rows(tmp_path, "\n".join(lines) + "\n") if len(t.works)]
 
 
+@pytest.mark.slow
 def test_long_copies_are_fitted_and_not_scored() -> None:
     found = {t.name: t for t in read(SAMPLE) if t.name in ("copy", "long copy")}
     assert min(w.bytes for w in found["long copy"].works) >= SHORT > max(w.bytes for w in found["copy"].works)
