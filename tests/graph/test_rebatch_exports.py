@@ -142,7 +142,7 @@ def test_recommend_sweep_and_compare_try_smaller_batches_too(name: str, tmp_path
     many, single = (exported(CASES[name], n, tmp_path, True) for n in (OLD, 1))
     plans = [onnxperf.recommend(path, max_ms=5, qps=50, gpu=["l4"]).plans[0] for path in (many, single)]
     assert plans[0] == plans[1] and plans[0].batch == 1
-    swept = onnxperf.sweep(many, gpu=["l4"], batches=[1, 2, 4])
+    swept = onnxperf.sweep(many, gpu=["l4"], batch=[1, 2, 4])
     seconds = {row.batch: row.seconds for row in swept.rows}
     assert seconds[1] == pytest.approx(onnxperf.predict(single, gpu="l4").seconds, rel=0.01)
     assert seconds == {n: onnxperf.predict(many, gpu="l4", batch=n).seconds for n in (1, 2, 4)}
