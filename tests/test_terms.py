@@ -62,9 +62,7 @@ def test_commands_take_every_term(command: str) -> None:
     offered = cli.get_command(click.Context(cli), command)
     assert offered is not None
     options = {p.name: p for p in offered.params}
-    missing = {"precision"} if command == "sweep" else set()
-    assert TERMS.keys() - options.keys() == missing
-    assert all(options[name].opts == [*term.flags] for name, term in TERMS.items() if name not in missing)
+    assert all(options[name].opts == [*term.flags] for name, term in TERMS.items())
 
 
 SIZED = ("predict", "check", "diff", "explain", "compare", "recommend", "whatif", "sweep", "llm", "measure", "validate")
@@ -107,7 +105,7 @@ def test_choices_in_capitals_answer_alike() -> None:
     ))  # fmt: skip
     assert low == high
     assert onnxperf.compare(net(), gpu=["l4"], by="Energy") == onnxperf.compare(net(), gpu=["l4"], by="energy")
-    rows = onnxperf.sweep(net(), gpu=["l4"], precisions=["BF16", "Fp32"]).rows
+    rows = onnxperf.sweep(net(), gpu=["l4"], precision=["BF16", "Fp32"]).rows
     assert [row.precision for row in rows] == ["bf16", "fp32"]
     assert parse_precisions("FP16, Keep") == ("fp16", "keep")
     for command in (cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))):

@@ -13,7 +13,7 @@ SECTIONS = {
         "ort_transformers", "host", "gpus", "parallel", "cluster", "power_limit_W", "clock_Hz",
     ),
     "What is run": (
-        "batch", "batches", "fit", "shapes", "dims", "fix_dims", "trip_counts", "precision", "precisions", "layout",
+        "batch", "batches", "fit", "shapes", "dims", "fix_dims", "trip_counts", "precision", "layout",
         "mode", "loss", "optimizer", "recompute", "accumulate",
     ),
     "How it is run": ("streams", "cuda_graph", "include_transfers", "pageable", "method"),

@@ -39,7 +39,7 @@ def parse_precisions(text: str) -> tuple[str, ...]:
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL|FOLDER...")
 @read_option("--dim", "dims", read=partial(by_name, parse=parse_dim), multiple=True, metavar="NAME=N,N",
              help="Sizes of a named dynamic dimension; repeatable.")  # fmt: skip
-@read_option("--precision", "precisions", read=parse_precisions, metavar="fp32,fp16", default="keep",
+@read_option("--precision", "precision", read=parse_precisions, metavar="fp32,fp16", default="keep",
              show_default=True, help=f"Precisions: {', '.join(PRECISIONS)}.")  # fmt: skip
 @click.option("-o", "out", type=click.Path(), metavar="FILE",
               help="Write a table (.csv, .json, .jsonl, .parquet) or a plot (.png, .svg).")  # fmt: skip

@@ -187,15 +187,16 @@ class Terms:
 TERMS: Mapping[str, Term] = {f.name: f.metadata["term"].named(f.name) for f in fields(Terms)}
 
 
-class Keywords(TypedDict, total=False):
-    """The terms once more, as keywords of a function: type checkers can't read them off `Terms`, which a test does."""
+class Common(TypedDict, total=False):
+    """The terms that all cells of a sweep share, all but the precision, as keywords of a function: type checkers can't
+    read them off `Terms`, which a test does.
+    """
 
     runtime: str | None
     opt_level: str
     ort_version: str | None
     ort_transformers: bool
     fix_dims: bool
-    precision: str
     layout: str | None
     method: str
     mode: str
@@ -213,6 +214,12 @@ class Keywords(TypedDict, total=False):
     host: str | os.PathLike[str] | None
     power_limit_W: float | None
     clock_Hz: float | None
+
+
+class Keywords(Common, total=False):
+    """All terms as keywords of a function."""
+
+    precision: str
 
 
 class Named(TypedDict, total=False):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from onnxperf.decide.choices import selected
 from onnxperf.ground.codec import data_frame
 from onnxperf.ground.door import DOOR
-from onnxperf.ground.errors import UsageError, as_arguments, speaking_of_arguments
+from onnxperf.ground.errors import as_arguments, speaking_of_arguments
 from onnxperf.running.pipeline import Gpu
-from onnxperf.running.terms import Examples, Keywords
+from onnxperf.running.terms import Common, Examples
 from onnxperf.sweeps.cache import Cache
 from onnxperf.sweeps.engines import engine
 from onnxperf.sweeps.grid import grid_of
@@ -59,28 +59,26 @@ def sweep(
     *,
     gpu: Sequence[Gpu] | None = None,
     batch: Sequence[int] | int | str | None = None,
-    precisions: Sequence[str] | str = "keep",
+    precision: Sequence[str] | str = "keep",
     dims: Mapping[str, Sequence[int] | int] | None = None,
     prices: Mapping[str, float] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None,
     cache: str | os.PathLike[str] | None = None,
-    **terms: Unpack[Keywords],
+    **terms: Unpack[Common],
 ) -> Sweep:
     """Predict a model for every combination of cards, batches, precisions and sizes of open dimensions.
 
     model, example_inputs and all other terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship.
-    batch: one or several, also as "1..64", None for the model's own. dims: one size or several by name. prices: US
-    dollars an hour by card, instead of those that ship. cache: a folder that keeps results, so that a sweep that was
-    interrupted goes on where it stopped; a warning says where it can't be written. Rules that your own code adds are
-    not part of what results are found by. A cell that can't be predicted says why in its row. Raises UsageError where
-    the grid is wrong, and the first cell's error where no cell can be predicted.
+    batch: one or several, also as "1..64", None for the model's own. precision: one or several. dims: one size or
+    several by name. prices: US dollars an hour by card, instead of those that ship. cache: a folder that keeps results,
+    so that a sweep that was interrupted goes on where it stopped; a warning says where it can't be written. Rules that
+    your own code adds are not part of what results are found by. A cell that can't be predicted says why in its row.
+    Raises UsageError where the grid is wrong, and the first cell's error where no cell can be predicted.
     """
     with speaking_of_arguments():
-        if "precision" in terms:
-            raise UsageError("a sweep takes precisions, not precision")
         cards = selected(every=True) if gpu is None else gpu
-        grid = grid_of(cards, batch=batch, precisions=precisions, dims=dims, prices=prices, shapes=shapes,
+        grid = grid_of(cards, batch=batch, precision=precision, dims=dims, prices=prices, shapes=shapes,
                        trip_counts=trip_counts, **terms)  # fmt: skip
         kept = None if cache is None else Cache.at(cache)
         with engine(1) as here:

@@ -16,7 +16,7 @@ from onnxperf.ground.lists import batches_of, sizes_of
 from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, each
-from onnxperf.running.terms import Keywords, as_terms, check_values
+from onnxperf.running.terms import Common, as_terms, check_values
 
 Dims = tuple[tuple[str, int], ...]  # sizes of open dimensions by name, in the order of the grid
 
@@ -77,14 +77,14 @@ class Grid:
 
 def grid_of(
     cards: Sequence[Gpu], /, *, batch: Sequence[int] | int | str | None = None,
-    precisions: Sequence[str] | str = "keep", dims: Mapping[str, Sequence[int] | int] | None = None,
+    precision: Sequence[str] | str = "keep", dims: Mapping[str, Sequence[int] | int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None, prices: Mapping[str, float] | None = None,
-    **terms: Unpack[Keywords],
+    **terms: Unpack[Common],
 ) -> Grid:  # fmt: skip
     """The grid of these cards and sizes, each once. Raises UsageError where there are none, or one can't be."""
     devices = tuple(dict.fromkeys(device for device, _ in each(cards)))
-    listed = (precisions,) if isinstance(precisions, str) else tuple(precisions)
+    listed = (precision,) if isinstance(precision, str) else tuple(precision)
     names = tuple(choice_named(name, PRECISIONS) for name in listed)
     for name in names or ("",):
         check_values({"precision": name})

@@ -24,7 +24,7 @@ from tests.test_cli import run
 
 Cli = Callable[..., tuple[int, str, str]]
 GRID = ("--batch", "1,2,4,...,8", "--precision", "fp32,fp16", "--gpu", "t4,l4")
-GRID_OF: Mapping[str, Sequence[object]] = {"batch": [1, 2, 4, 8], "precisions": ["fp32", "fp16"], "gpu": ["t4", "l4"]}
+GRID_OF: Mapping[str, Sequence[object]] = {"batch": [1, 2, 4, 8], "precision": ["fp32", "fp16"], "gpu": ["t4", "l4"]}
 
 
 @pytest.fixture

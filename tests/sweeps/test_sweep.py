@@ -59,7 +59,7 @@ def seq(size: int = 64) -> onnx.ModelProto:
 
 
 def test_each_row_is_a_prediction() -> None:
-    found = sweep(net(), gpu=CARDS, batch=[4, 1, 4], precisions=["fp32", "fp16"], prices={"p4": 1.0})
+    found = sweep(net(), gpu=CARDS, batch=[4, 1, 4], precision=["fp32", "fp16"], prices={"p4": 1.0})
     assert [(r.precision, r.gpu, r.batch) for r in found.rows] == [
         (name, card, batch) for name in ("fp32", "fp16") for card in ("t4", "p4", "h100-sxm") for batch in (1, 4)
     ]
@@ -106,7 +106,7 @@ def test_what_can_not_be_predicted_says_why_and_the_rest_goes_on() -> None:
     refused, stored = found.rows
     assert "batch=3" in refused.why and refused.seconds is None and refused.fits is None
     assert stored.seconds and stored.knee and stored.largest and not refused.knee
-    mixed = sweep(net(), gpu=["t4", "cpu"] if "cpu" in gpu_specs.ids() else ["t4"], precisions=["keep"], batch=1)
+    mixed = sweep(net(), gpu=["t4", "cpu"] if "cpu" in gpu_specs.ids() else ["t4"], precision=["keep"], batch=1)
     assert all(r.seconds or r.why for r in mixed.rows)
     with pytest.raises(ModelError, match="empty"):
         sweep(b"", gpu=["t4"])
@@ -161,7 +161,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     stopped.close()
     again, rest = swept(models, grid, cache)
     assert again == whole and len(rest.points) == 4
-    more = grid_of([*CARDS, "l4"], dims={"seq": [16]}, batch=[1, 2, 4], precisions=["keep", "fp16"])
+    more = grid_of([*CARDS, "l4"], dims={"seq": [16]}, batch=[1, 2, 4], precision=["keep", "fp16"])
     _, new = swept(models[:1], more, cache)
     assert [asked for point, asked in new.points if point.batch == 1] == [
         {"keep": ["l4"], "fp16": ["t4", "p4", "h100-sxm", "l4"]}
@@ -186,7 +186,7 @@ def test_results_are_found_by_all_they_depend_on(tmp_path: Path, monkeypatch: py
     assert asked(model_of(text.replace("MatMul", "Gemm"), weights), grid) == 1
     card = replace(gpu_specs.load("l4"), tdp_W=50.0)
     for other in (
-        grid_of(["l4"], batch=3), grid_of(["l4"], batch=2, precisions="fp16"), grid_of([card], batch=2),
+        grid_of(["l4"], batch=3), grid_of(["l4"], batch=2, precision="fp16"), grid_of([card], batch=2),
         grid_of(["l4"], batch=2, cuda_graph=True), grid_of(["l4"], batch=2, host="desktop"),
     ):  # fmt: skip
         assert (asked(model_of(text, weights), other), asked(model_of(text, weights), other)) == (1, 0)
@@ -237,8 +237,7 @@ def test_another_onnxperf_on_a_worker_is_refused(monkeypatch: pytest.MonkeyPatch
         ({"batch": []}, "whole numbers from 1 to"),
         ({"batch": ["x"]}, "batch must be a whole number"),
         ({"batch": 100_000}, "whole numbers from 1 to"),
-        ({"precision": "fp16"}, "takes precisions, not precision"),
-        ({"precisions": ["fp32", "fp3"]}, "unknown precision 'fp3'"),
+        ({"precision": ["fp32", "fp3"]}, "unknown precision 'fp3'"),
         ({"dims": {"seq": []}}, "dimension 'seq' must be"),
         ({"dims": 3}, "dims must be a mapping"),
         ({"prices": {"l4": 0}}, "must be a positive number"),
