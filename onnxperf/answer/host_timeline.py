@@ -36,12 +36,12 @@ def host_steps(run: Run, j: int) -> tuple[HostStep, ...]:
     now = costs.run_s
     for i, (row, until) in enumerate(zip(run.kernels.rows, _goes_on(run, j), strict=True)):
         for node in row.skipped:
-            steps.append(_passed(node, now, costs, cpu))
+            steps.append(_passed(node, now, costs.of(row.phase), cpu))
             now = steps[-1].end_s
         steps.append(HostStep(row.name, row.op, row.nodes, now, until, i))
         now = until
     for node in run.kernels.tail:
-        steps.append(_passed(node, now, costs, cpu))
+        steps.append(_passed(node, now, costs.of(run.kernels.last_phase), cpu))
         now = steps[-1].end_s
     return tuple(steps)
 

@@ -13,7 +13,7 @@ from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
-from onnxperf.passes.tape import FORWARD, phase_of
+from onnxperf.passes.tape import FORWARD, PHASES, phase_of
 from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, steps_of, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
@@ -130,11 +130,17 @@ class Kernels:
 
         Those of a kernel include the nodes that the host passes before it, and the launches of all its repeats.
         """
-        launches = []
+        launches, in_phase = [], {phase: costs.of(phase) for phase in PHASES}
         for k in self.rows:
-            launch_s = costs.copy_s if k.way else (costs.node_s if k.visited else 0.0) + costs.launch_s
-            launches.append(_passing(k.skipped, costs, cpu) + k.repeat * launch_s)
-        return launches, _passing(self.tail, costs, cpu)
+            c = in_phase[k.phase]
+            launch_s = c.copy_s if k.way else (c.node_s if k.visited else 0.0) + c.launch_s
+            launches.append(_passing(k.skipped, c, cpu) + k.repeat * launch_s)
+        return launches, _passing(self.tail, in_phase[self.last_phase], cpu)
+
+    @property
+    def last_phase(self) -> str:
+        """The phase that a run ends with."""
+        return self.rows[-1].phase if self.rows else FORWARD
 
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Processor) -> float:

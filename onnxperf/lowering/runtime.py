@@ -14,6 +14,7 @@ from onnxperf.ground.errors import Error, ModelError, UsageError, counted, print
 from onnxperf.ground.releases import MOST, Release, opset_in, release
 from onnxperf.lowering.releases import Releases
 from onnxperf.passes.step import Training
+from onnxperf.passes.tape import FORWARD
 from op_models import Operator, Size, Tensor
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class HostCosts:
     `host_op_s` more where it computes the node itself; `node_s` to prepare the kernels of any other node; per kernel
     launch, per copy it starts, and per wait for the device. `gap_s` passes on the device between two kernels.
 
-    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed.
+    `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed, `engine_s` that of walk
+    and node behind the forward pass, where the runtime's own engine calls; None: there it is the same.
     """
 
     run_s: float
@@ -98,10 +100,11 @@ class HostCosts:
     replay_s: float
     replay_gap_s: float
     source: str
+    engine_s: float | None = None
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self) if f.name != "source"):
-            seconds = getattr(self, name)
+            seconds = 0.0 if name == "engine_s" and self.engine_s is None else getattr(self, name)
             number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
             _need(number and 0 <= seconds < inf, name, "seconds, 0 or more", seconds)
         _need(isinstance(self.source, str), "source", "text", self.source)
@@ -109,7 +112,14 @@ class HostCosts:
     def scaled(self, factor: float) -> HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
         names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})
+        engine_s = None if self.engine_s is None else self.engine_s * factor
+        return replace(self, **{name: getattr(self, name) * factor for name in names}, engine_s=engine_s)
+
+    def of(self, phase: str) -> HostCosts:
+        """The costs in a phase of PHASES of a training step; inference is forward."""
+        if phase == FORWARD or self.engine_s is None:
+            return self
+        return replace(self, walk_s=self.engine_s, node_s=self.engine_s, engine_s=None)
 
 
 @dataclass(frozen=True, slots=True)

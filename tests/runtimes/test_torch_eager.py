@@ -18,6 +18,7 @@ from onnxperf.fusions import torch_calls
 from onnxperf.fusions.engine import optimise
 from onnxperf.fusions.torch_strides import channels_last, contiguous, dense, multipliable, suggests_last, view
 from onnxperf.graph import Graph, load
+from onnxperf.lab.datasets.reading import SAMPLE, read
 from onnxperf.runtimes import RUNTIMES, run_graph
 from onnxperf.runtimes.torch_eager import _Placing, place
 from op_models import Operator, Tensor, work_of
@@ -413,3 +414,45 @@ def test_the_names_of_weights_change_no_answer(sample: str) -> None:
     for runtime in ("ort-cuda", "torch-eager", "tensorrt"):
         before, after = (onnxperf.predict(m, gpu="l4", runtime=runtime, dims=dims) for m in (model, renamed))
         assert (after.seconds, len(after.kernels)) == (before.seconds, len(before.kernels)), runtime
+
+
+def test_short_runs_of_transformers_wait_for_python_as_long_as_measured() -> None:
+    """At batch 1 on a T4, whose kernels take a tenth to four fifths of these times."""
+    named = {"MiniLM-L6-H384-uncased-sst2": "minilm-l6-h384", "bert-base-cased-ner-conll2003": "bert-base-cased"}
+    columns = ("model", "runtime", "gpu", "dtype", "batch", "seq", "latency_ms")
+    ratios = []
+    for r in read(SAMPLE / "ort_cuda" / "published.csv", columns):
+        if (r["runtime"], r["gpu"], r["batch"]) == ("PyTorch eager", "T4", "1.0"):
+            model = SAMPLES / f"{named[r['model'].rpartition('/')[2]]}.onnx"
+            dims = {"batch": 1, "sequence": int(r["seq"])}
+            p = onnxperf.predict(model, gpu="t4", runtime="torch-eager", precision=r["dtype"], dims=dims)
+            ratios.append(p.seconds * 1e3 / float(r["latency_ms"]))
+            if r["dtype"] == "fp16":
+                assert p.bound_by["launch"] > 0.7
+    assert len(ratios) == 6 and all(0.75 < ratio < 1.3 for ratio in ratios)
+    assert sum(abs(ratio - 1) for ratio in ratios) / 6 < 0.2
+
+
+def test_python_calls_a_view_as_it_calls_a_kernel() -> None:
+    calls = "(float[2,3] x) => (float[3,2] y) {a=Relu(x) y=Transpose(a)}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {calls}')
+    p = onnxperf.predict(model, gpu="a100", runtime="torch-eager", host="server-2018")
+    assert p.seconds > 2 * 24e-6 + 4e-6 and len(p.kernels) == 1
+
+
+def test_autograd_calls_without_python() -> None:
+    costs = RUNTIMES["torch-eager"].host.scaled(0.5)
+    assert costs.of("forward") is costs and costs.node_s == costs.walk_s == 12e-6
+    assert costs.of("backward").node_s == costs.of("update").walk_s == 2e-6
+    ort = RUNTIMES["ort-cuda"].host
+    assert ort.of("backward") is ort
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x) => (float[2,4] y)'
+        " <float[3,4] w = {1,1,1,1,1,1,1,1,1,1,1,1}> {m=MatMul(x,w) y=Relu(m)}"
+    )
+    p = onnxperf.predict(model, gpu="a100", runtime="torch-eager", host="server-2018", mode="training")
+    paces = {phase: [] for phase in ("forward", "backward")}
+    starts = p.run.one_timeline.launch_s[:, 0]
+    for row, start, after in zip(p.run.kernels.rows, starts, starts[1:], strict=False):
+        paces.get(row.phase, []).append((after - start) / (1 + len(row.skipped)))
+    assert min(paces["forward"]) > 20e-6 > 15e-6 > max(paces["backward"][1:])
