@@ -11,7 +11,7 @@ beyond the graph can't be seen without a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.ort_releases import NEWEST, OPSETS, says_on_cuda
 from onnxperf.fusions.ort_views import with_views
 from onnxperf.fusions.placement import place
-from onnxperf.graph import Graph
+from onnxperf.graph import Graph, Note
 from onnxperf.ground.releases import Release, release
 from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_version
@@ -54,7 +54,27 @@ def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) 
     """
     viewed = with_views(graph) if at >= release("1.17") else graph
     fused = apart(place(viewed, registry), fused=at >= release("1.13"))
-    return separate(fused, packed_rows=PACKED_ROWS if at >= release("1.23") else {})
+    run = separate(fused, packed_rows=PACKED_ROWS if at >= release("1.23") else {})
+    return run if at >= release(RESIZES_VOLUMES) else replace(run, notes=(*run.notes, *_general_resizes(run)))
+
+
+#: The release whose library has a kernel for nearest Resize of three axes, `_ResizeNearestKernel3D`: 1.24.4's has none.
+RESIZES_VOLUMES = "1.25"
+
+
+def _general_resizes(graph: Graph) -> Iterator[Note]:
+    """A note on nearest Resize of a volume, which earlier releases leave to their kernel for any number of axes."""
+    nodes = [
+        n for o in graph.operators if o.type in ("Resize", "Upsample") and o.attrs.get("mode", "nearest") == "nearest"
+        and o.place == "gpu" and o.out.rank > 2 and o.out.shape[-3] != o.present[0].shape[-3] for n in o.nodes
+    ]  # fmt: skip
+    if nodes:
+        says = (
+            f"before {RESIZES_VOLUMES} a nearest Resize of three axes runs a general kernel, published as 6 times as"
+            " slow as PyTorch's on a T4 (github.com/microsoft/onnxruntime/issues/14596): predicted is the time of the"
+            f" later kernel, so take {RESIZES_VOLUMES} or a later release"
+        )
+        yield Note("general-resize", says, tuple(dict.fromkeys(nodes)))
 
 
 def in_release(at: Release) -> Mapping[str, Any]:

@@ -39,6 +39,7 @@ URGENT = (
     "other-device",
     "host-fallback",
     "unfused-quantisation",
+    "general-resize",
     "assumed-trip-count",
     UNKNOWN_LENGTH,
     "gpu-alias",

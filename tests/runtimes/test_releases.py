@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto, helper
 
 from onnxperf import predict
 from onnxperf.fusions import common, ort_basic, ort_extended, ort_quantised, placement
@@ -305,3 +306,24 @@ def test_an_opset_that_tensorrt_does_not_support_is_no_error_where_it_has_the_op
 
 def test_no_operator_is_both_refused_and_imported_since() -> None:
     assert not NOT_IMPORTED & SINCE.keys()
+
+
+@pytest.mark.parametrize(
+    ("scales", "mode", "version", "is_said"),
+    [([1, 1, 2, 2, 2], "nearest", "1.24", True), ([1, 1, 2, 2, 2], "nearest", "1.25", False),
+     ([1, 1, 2, 2, 2], "nearest", None, False), ([1, 1, 1, 2, 2], "nearest", "1.24", False),
+     ([1, 1, 2, 2, 2], "linear", "1.24", False)],
+)  # fmt: skip
+def test_a_nearest_resize_of_a_volume_has_its_kernel_from_1_25_on(
+    scales: list[int], mode: str, version: str | None, is_said: bool
+) -> None:
+    """libonnxruntime_providers_cuda.so of 1.25.0 has _ResizeNearestKernel3D, that of 1.24.4 has not."""
+    shape = ",".join(str(n * scale) for n, scale in zip((1, 2, 4, 4, 4), scales, strict=True))
+    attributes = f'<mode="{mode}", coordinate_transformation_mode="asymmetric", nearest_mode="floor">'
+    text = f"(float[1,2,4,4,4] x) => (float[{shape}] y) {{y=Resize{attributes}(x,,s)}}"
+    model = build(text, {}, 13)
+    model.graph.initializer.append(helper.make_tensor("s", TensorProto.FLOAT, [5], scales))
+    p = predict(model, gpu="t4", ort_version=version)
+    said = [n for n in p.warnings if n.code == "general-resize"]
+    assert bool(said) == is_said and all("take 1.25 or a later release" in n.message for n in said)
+    assert ("general-resize" in p.report()) == is_said
