@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from onnxperf.fusions import ort_training
-from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.graph import Graph
+from onnxperf.passes.tape import WITHIN
 from op_models import Operator, Tensor
 
 #: Attribute of a kernel for whose end the host waits before it goes on.

@@ -18,10 +18,9 @@ from dataclasses import replace
 
 from onnxperf.fusions import common
 from onnxperf.graph import Graph
+from onnxperf.passes.tape import WITHIN
 from op_models import NHWC, Operator, Tensor
 
-#: Attribute of a kernel that belongs to the node before it: the host launches it without the cost of another node.
-WITHIN = "within"
 FUSED_CONV = "com.microsoft::FusedConv"
 CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose", FUSED_CONV)
 

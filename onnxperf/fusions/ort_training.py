@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from onnxperf.fusions import common, ort_basic, ort_extended
 from onnxperf.fusions.engine import Fusion, Pass, since
-from onnxperf.fusions.ort_kernels import WITHIN
+from onnxperf.passes.tape import WITHIN
 from op_models import Operator, Tensor
 
 MS = "com.microsoft::"

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
-from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.placement import fed_on_host
 from onnxperf.fusions.torch_strides import RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
-from onnxperf.passes.tape import FORWARD, PHASES, phase_of
+from onnxperf.passes.tape import FORWARD, PHASES, WITHIN, phase_of
 from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, steps_of, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"

@@ -7,7 +7,8 @@ mixed, the result has the wider one, and the kernel reads both as stored. Batch 
 activations are in no list.
 
 A weight is cast once in a run: autocast caches casts of parameters until its context is left, and each run enters the
-context anew. An activation is cast for every operator that needs it.
+context anew. An activation is cast for every operator that needs it. No call from Python makes these casts: the
+host's part of one is its launch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from onnxperf.graph import Graph
 from onnxperf.passes.precision import CASTABLE, LOOPS, Casts
+from onnxperf.passes.tape import WITHIN
 from op_models import Operator, Tensor
 
 HALF, SINGLE = "float16", "float32"
@@ -72,7 +74,11 @@ def _cast(t: Tensor, dtype: str, o: Operator, casts: Casts) -> Tensor:
     """A tensor as `o` reads it, after a cast where one is needed. float64 gets none; a scalar just changes its type."""
     if t.dtype == dtype or t.dtype not in CASTABLE - {"float64"}:
         return t
-    return replace(t, dtype=dtype) if _number(t) else casts.convert(t, dtype, o, "Cast", again=not t.stored)
+    return (
+        replace(t, dtype=dtype)
+        if _number(t)
+        else casts.convert(t, dtype, o, "Cast", again=not t.stored, attrs={WITHIN: 1})
+    )
 
 
 def _joined(o: Operator) -> str:

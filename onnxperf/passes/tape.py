@@ -13,6 +13,8 @@ PHASE = "phase"
 PHASES = FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 #: Attribute with the names of tensors that are kept until an operator is done, though it does not read them.
 HELD = "held"
+#: Attribute of a kernel that belongs to the node before it: the host launches it without the cost of another node.
+WITHIN = "within"
 
 
 @dataclass(slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
-from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.ground.modules import Offered
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_layout, of_version, run_graph
+from onnxperf.passes.tape import WITHIN
 
 #: By name; a module is loaded when its runtime is asked for.
 RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
-from onnxperf.fusions.ort_kernels import WITHIN
 from onnxperf.fusions.torch_strides import (
     RUN,
     Strides,
@@ -34,7 +33,7 @@ from onnxperf.graph import CONTROL, Graph
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 from onnxperf.passes.autocast import autocast
 from onnxperf.passes.exchanges import SHARED
-from onnxperf.passes.tape import PHASE, phase_of
+from onnxperf.passes.tape import PHASE, WITHIN, phase_of
 from op_models import IN_PLACE, Operator, Tensor
 
 if TYPE_CHECKING:

@@ -456,3 +456,13 @@ def test_autograd_calls_without_python() -> None:
     for row, start, after in zip(p.run.kernels.rows, starts, starts[1:], strict=False):
         paces.get(row.phase, []).append((after - start) / (1 + len(row.skipped)))
     assert min(paces["forward"]) > 20e-6 > 15e-6 > max(paces["backward"][1:])
+
+
+def test_casts_of_autocast_are_no_calls_from_python() -> None:
+    """At batch 1, where the host sets the pace: autocast costs it a launch for each cast."""
+    fp32, amp = (
+        onnxperf.predict(SAMPLES / "bert-base.onnx", gpu="h100", runtime="torch-eager", precision=p, host="server-2018")
+        for p in ("fp32", "amp")
+    )
+    casts = len(amp.kernels) - len(fp32.kernels)
+    assert casts > 150 and amp.seconds - fp32.seconds < 5e-6 * casts
