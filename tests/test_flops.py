@@ -43,12 +43,13 @@ LARGER = {"roberta-large": "roberta-base", "gpt2-large": "gpt3-xl", "gpt3-2.7b":
 @pytest.mark.slow
 @pytest.mark.parametrize(("i", "name"), [*enumerate(n for n in COUNTED if n not in LARGER)])
 def test_every_level_runtime_and_type_has_the_same_products(i: int, name: str) -> None:
-    """Older releases with each third of the samples."""
+    """Older releases, and half precision, with each third of the samples."""
     graph = sample(name)
-    half = precision(graph, "fp16")
     runtimes = TODAYS if i % 3 else EVERY
     counts = {flops(graph, runtime, level) for runtime in runtimes for level in ways(runtime)}
-    counts |= {flops(half, runtime, level) for runtime in TODAYS for level in ways(runtime)}
+    if i % 3 == 1:
+        half = precision(graph, "fp16")
+        counts |= {flops(half, runtime, level) for runtime in TODAYS for level in ways(runtime)}
     counts.add(flops(precision(graph, "int8")))
     assert len(counts) == 1
     assert counts.pop() == pytest.approx(COUNTED[name]["matrix_flops"], rel=1e-3)

@@ -189,7 +189,7 @@ def test_a_loss_under_autocast_is_in_float32() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpu", ["t4", "v100", "a100", "l4", "rtx-4090", "h100", "b200"])
+@pytest.mark.parametrize("gpu", ["t4", "v100", "a100", "l4", "b200"])
 @pytest.mark.parametrize(("name", "batch"), [
     ("distilbert-base", 1), ("distilbert-base", 16), ("gpt2-dynamic", 4), ("t5-small", 8), ("vit-base-16", 16),
     ("resnet50", 16), ("convnext-t", 16), ("unet", 4), ("lstm", 16),
