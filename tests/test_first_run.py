@@ -101,9 +101,9 @@ def test_tensorrt_builds_an_engine_that_sessions_load_and_times_what_is_alike_on
     one, three = (part(f.build, "kernels built") for f in (alike, different))
     assert three.high_seconds == pytest.approx(3 * one.high_seconds) and "timing cache" in one.assumes
     assert "engine read" in names(alike.session) and "graph" not in names(alike.session)
-    assert alike.session.high_seconds < different.build.high_seconds  # type: ignore[union-attr]
+    assert alike.session.high_seconds < different.build.high_seconds
     another = part(different.new_shape, "another build")
-    assert (another.low_seconds, another.high_seconds) == (0, different.build.high_seconds)  # type: ignore[union-attr]
+    assert (another.low_seconds, another.high_seconds) == (0, different.build.high_seconds)
     assert before(RESNET).build is None and before(RESNET).stages[0][0] == "session"
 
 
@@ -137,7 +137,7 @@ def test_the_steady_state_is_left_as_it_is_and_the_key_is_there_where_it_was_ask
             assert stage[end] == pytest.approx(sum(p[end] for p in stage["parts"]))
     jsonschema.validate(predict(RESNET, gpu="l4", runtime="tensorrt", first_run=True).to_dict(), SCHEMA)
     with pytest.raises(UsageError, match="first_run must be True or False, not 1"):
-        predict(RESNET, gpu="l4", first_run=1)  # type: ignore[call-overload]
+        predict(RESNET, gpu="l4", first_run=1)
 
 
 def test_the_command_prints_a_line_for_each_part(tmp_path: Path) -> None:

@@ -260,8 +260,8 @@ def _why_left(graph: Graph, o: Operator, readers: Mapping[str, list[Operator]], 
     if not o.present or not o.outputs or o.attrs.get(CALIBRATED):
         return ""
     x, behind, maker = o.present[0], readers.get(o.out.name, []), graph.made_by(o.present[0])
-    adds = maker is not None and len(maker.inputs) > 3 and maker.type in products and not narrow(x)
-    adds = adds and not any(map(narrow, maker.present[3:]))  # type: ignore[union-attr]
+    added = () if maker is None or maker.type not in products else (*filter(None, maker.inputs[3:]),)
+    adds = bool(added) and not any(map(narrow, (x, *added)))
     if o.type not in (Q, DQ):  # a Q may be part of the activation behind the sum
         return "residual" if adds and narrow(o.out) and o.type not in products else ""
     if any(r.type in products and not all(map(narrow, r.present[:2])) for r in _past_dequantising(behind, readers)):

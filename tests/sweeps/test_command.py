@@ -106,7 +106,7 @@ def test_a_plot_has_a_line_for_each_card_and_precision(cli: Cli) -> None:
     for suffix, begins in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         code, _, err = cli("net.onnx", *GRID, "-o", f"s{suffix}")
         assert (code, err) == (0, "") and Path(f"s{suffix}").read_bytes().startswith(begins)
-    rows = sweep("net.onnx", **{**GRID_OF, "batch": [1, 8, 60_000]}).rows  # type: ignore[arg-type]
+    rows = sweep("net.onnx", **{**GRID_OF, "batch": [1, 8, 60_000]}).rows
     above, below = drawn([Block("$_{x}^{", (), rows)]).axes
     named = {line.get_label(): line for line in below.get_lines()}
     assert [*named] == [f"{card}, {name}" for name in ("fp32", "fp16") for card in ("t4", "l4")]
