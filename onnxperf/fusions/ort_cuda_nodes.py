@@ -1,41 +1,38 @@
 """Further nodes that ONNX Runtime's CUDA provider runs as several kernels, or as a slower one than others have.
 
 The sources are those of release 1.22. Softmax over another axis than the last, from opset 13 on: Transpose, Softmax,
-Transpose (providers/cuda/math/softmax.cc). MatMulNBits and MatMulBnb4 with more than a few rows: a kernel writes the
-whole matrix in the type of the product, and cuBLAS reads that (contrib_ops/cuda/quantization/matmul_nbits.cc). Until
-1.22 the kernel that reads packed weights, matmul_4bits.cu, is for one row; the library of 1.31 has others for FP16 and
-BF16, MatMulFloat4BatchedKernel, which its code calls for up to 16 rows, and MatMulFloat8bKernelBatched, for up to 5.
-Which release between brought them is not known. The products that one asks for by ORT_FPA_INTB_GEMM, off by default,
-are not modelled. CumSum: a thread for each element adds all that come before it (providers/cuda/math/cumsum_impl.cu).
-NonMaxSuppression: for each class of each image the scores are sorted, the boxes compared, the winners put together, and
-the host waits for their number (object_detection/non_max_suppression_impl.cu). Loop: the host waits for the device
-after each run of the body, since it reads the condition (providers/cpu/controlflow/loop.cc, sync_subgraph_fetches); a
-Scan does not. Beside that and its nodes a run of a body costs the host next to nothing: 0.3 us with the CPU provider of
-1.31, with bodies of 1 and 11 nodes on a Xeon.
+Transpose (providers/cuda/math/softmax.cc). MatMulNBits and MatMulBnb4: see `ort_cuda_packed`. CumSum: a thread for each
+element adds all that come before it (providers/cuda/math/cumsum_impl.cu). NonMaxSuppression: for each class of each
+image the scores are sorted, the boxes compared, the winners put together, and the host waits for their number
+(object_detection/non_max_suppression_impl.cu). Loop: the host waits for the device after each run of the body, since it
+reads the condition (providers/cpu/controlflow/loop.cc, sync_subgraph_fetches); a Scan does not. Beside that and its
+nodes a run of a body costs the host next to nothing: 0.3 us with the CPU provider of 1.31, with bodies of 1 and 11
+nodes on a Xeon.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from onnxperf.fusions import ort_training
+from onnxperf.fusions.ort_packed import BNB4, PACKED
 from onnxperf.graph import Graph
+from onnxperf.ground.releases import Release
 from onnxperf.passes.tape import WITHIN
 from op_models import Operator, Tensor
 
 #: Attribute of a kernel for whose end the host waits before it goes on.
 WAITED_FOR = "waited for"
-#: Rows of the kernels for packed weights that 1.31 has in FP16 and BF16, by bits; for all else they take one row.
-PACKED_ROWS: Mapping[int, int] = {4: 16, 8: 5}
 
 
-def separate(graph: Graph, packed_rows: Mapping[int, int] = PACKED_ROWS) -> Graph:
-    """The placed graph with such nodes replaced by their kernels.
+def separate(graph: Graph, at: Release) -> Graph:
+    """The placed graph with such nodes replaced by their kernels in a release."""
+    if any(o.type in (PACKED, BNB4) for o in graph.operators):
+        from onnxperf.fusions.ort_cuda_packed import separate as packed
 
-    packed_rows: up to how many rows, by the bits of a weight, a product in half precision reads packed weights.
-    """
-    return replace(graph, operators=_waited([k for o in graph.operators for k in _kernels(o, packed_rows)]))
+        graph = packed(graph, at)
+    return replace(graph, operators=_waited([k for o in graph.operators for k in _kernels(o)]))
 
 
 def _waited(operators: list[Operator]) -> tuple[Operator, ...]:
@@ -51,10 +48,7 @@ def _waited(operators: list[Operator]) -> tuple[Operator, ...]:
     return tuple(operators)
 
 
-def _kernels(o: Operator, packed_rows: Mapping[int, int]) -> Iterator[Operator]:
-    if o.place == "gpu" and o.type in PACKED:
-        yield from _packed_product(o, packed_rows)
-        return
+def _kernels(o: Operator) -> Iterator[Operator]:
     kernels = KERNELS.get(o.type) if o.place == "gpu" else None
     yield from kernels(o) if kernels is not None else (o,)
 
@@ -73,26 +67,6 @@ def _softmax(o: Operator) -> Iterator[Operator]:
     yield turn
     yield replace(o, inputs=(turned,), outputs=(shares,), attrs={**o.attrs, "axis": x.rank - 1, WITHIN: 1})
     yield replace(turn, name=f"{o.name}#back", inputs=(shares,), outputs=o.outputs, attrs={**turn.attrs, WITHIN: 1})
-
-
-def _packed_product(o: Operator, packed_rows: Mapping[int, int]) -> Iterator[Operator]:
-    """The weights in the type of the product, and the product; with few rows the product itself unpacks them."""
-    if len(o.present) < 2:  # a file that no runtime takes
-        yield o
-        return
-    a, packed = o.present[:2]
-    columns, k = o.attrs.get("N"), o.attrs.get("K")
-    blocks = o.type == "com.microsoft::MatMulNBits"
-    rows = packed_rows.get(o.attrs.get("bits", 4), 1) if blocks and a.dtype in ("float16", "bfloat16") else 1
-    if not isinstance(columns, int) or not isinstance(k, int) or min(columns, k) <= 0 or a.size <= rows * k:
-        yield o
-        return
-    bias = tuple(o.inputs[5:6]) if blocks else ()
-    whole = Tensor(f"{o.name}#weights", a.dtype, (columns, k))
-    of_weights = [t for t in (packed, *o.inputs[2:5]) if t is not None]
-    yield replace(o, name=whole.name, type="DequantizeBlocks", inputs=tuple(of_weights), outputs=(whole,))
-    attrs = {"transB": 1, WITHIN: 1}
-    yield replace(o, type="com.microsoft::FusedMatMul", inputs=(a, whole, *bias), attrs=attrs, version=0)
 
 
 def _cumulative_sum(o: Operator) -> Iterator[Operator]:
@@ -120,7 +94,6 @@ def _suppression(o: Operator) -> Iterator[Operator]:
     yield replace(o, type="Concat", inputs=(winners,), attrs={"axis": 0, WITHIN: 1}, version=0)
 
 
-PACKED = ("com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4")
 KERNELS: dict[str, Callable[[Operator], Iterator[Operator]]] = {
     "Softmax": _softmax, "LogSoftmax": _softmax, "CumSum": _cumulative_sum, "NonMaxSuppression": _suppression,
     **ort_training.KERNELS,

@@ -293,7 +293,7 @@ CUDA: tuple[Fusion | Pass, ...] = (
     split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
     skip_layer_norm_112, skip_layer_norm_116, skip_layer_norm, bias_skip_layer_norm,
     common.fast_gelu.of("1.4"), common.quick_gelu_or_double.of("1.14"),
-    bias_softmax_111, bias_softmax_116, bias_softmax, matmul_scale, ort_packed.bias, conv_relu,
+    bias_softmax_111, bias_softmax_116, bias_softmax, matmul_scale, ort_packed.bias.of("1.28"), conv_relu,
 )  # fmt: skip
 CPU: tuple[Fusion | Pass, ...] = (
     ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, ort_packed.PRODUCTS,

@@ -2,8 +2,9 @@
 
 Level `extended` makes one of the DequantizeLinear of such weights and of the product that reads it, where the other
 operand is not quantised, nor the result (qdq_selector_action_transformer.cc), and adds the bias behind it in the same
-kernel (matmul_nbits_fusion.cc). Scales become those of blocks, whatever they were of. As in release 1.31, with which
-these rules were compared; nothing of this is in 1.16. Which release between brought what is not known.
+node (matmul_nbits_fusion.cc; github.com/microsoft/onnxruntime/pull/20587, for 1.19). Scales become those of blocks,
+whatever they were of. As in release 1.31, with which these rules were compared; nothing of this is in 1.16. Which
+release between brought the rest is not known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from onnxperf.graph import Graph
 from op_models import Operator, Tensor
 from op_models.core import BITS
 
-PACKED = "com.microsoft::MatMulNBits"
+PACKED, BNB4 = "com.microsoft::MatMulNBits", "com.microsoft::MatMulBnb4"
 OF_FEW_BITS = frozenset({"int2", "uint2", "int4", "uint4", "int8", "uint8"})
 WHOLE = 32  # weights of a block where one scale is that of a column or of all: session.qdq_matmulnbits_block_size
 BLOCKS = (16, 32, 64, 128, 256)
@@ -99,7 +100,7 @@ PRODUCTS = Pass("weights of few bits", _of_packed, since="1.17")
 PRODUCT = call(PACKED, X, ...)
 
 
-@pattern("MatMulNBits + bias", PRODUCT + Y, since="1.17")
+@pattern("MatMulNBits + bias", PRODUCT + Y, since="1.19")
 def bias(m: Match) -> Fused | None:
     """A vector added to the columns, unless the product has a bias."""
     product, added = m[PRODUCT], m[Y]

@@ -34,11 +34,6 @@ ASSUMED = (
     "whole generations are not validated by measurements; single runs are, see onnxperf llm --help",
     "all sequences of a batch have equal lengths and start together; sampling of tokens is not counted",
 )
-#: Of ONNX Runtime 1.31 with --weights.
-WRITTEN_OUT = (
-    "GEMMs of more than 16 rows (int8: 5), as in prefill and larger batches, first dequantise their weights to memory:"
-    " one more sequence can make a decode step several times as long; without --weights it does not"
-)
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
 #: Of a configuration in float32, in which weights are published and not served.
@@ -170,14 +165,13 @@ def generation(
     budget = lengths.chunk or BUDGET
     service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
     last = steps.at(rows[0].batch, 1, lengths.last)
-    packed = [WRITTEN_OUT] if weights is not None and last.scenario.runtime == "ort-cuda" else []
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
         weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows, service=service,
-        notes=(*ASSUMED, *packed, *steps.notes(rows[0].batch, 1, lengths.last)),
+        notes=(*ASSUMED, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
 

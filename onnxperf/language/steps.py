@@ -23,7 +23,8 @@ from onnxperf.running.run import Run
 #: GPUs are joined and divide the work, what no measurement confirms.
 TOLD = frozenset({
     "assumed-operator", "host-fallback", "hosted", "network", "no-dtype", "no-kernel", "no-switch", "no-unit",
-    "nothing-quantised", "release", "repeated-heads", "sharded", "unknown-operator", "unvalidated", "usual-cluster",
+    "nothing-quantised", "packed-weights", "release", "repeated-heads", "sharded", "unknown-operator", "unvalidated",
+    "usual-cluster", "weights-written-out",
 })  # fmt: skip
 #: Of a file whose attention no fusion of the runtime makes one operator.
 APART = (

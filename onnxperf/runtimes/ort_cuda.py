@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from onnxperf.fusions import ort_basic, ort_extended, ort_training, ort_transformers
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.engine import BASIC, DISABLED, EXTENDED
-from onnxperf.fusions.ort_cuda_nodes import PACKED_ROWS, separate
+from onnxperf.fusions.ort_cuda_nodes import separate
 from onnxperf.fusions.ort_kernels import apart
 from onnxperf.fusions.ort_nhwc import TO_NHWC
 from onnxperf.fusions.ort_releases import NEWEST, OPSETS, says_on_cuda
@@ -49,12 +49,11 @@ START = StartCosts(
 def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) -> Graph:
     """The graph as a release runs it, kernel by kernel; registry: the release whose operators there are, None: today's.
 
-    Views around products of stacks came with 1.17, fused attention with 1.13; 1.22 still read packed weights for one
-    row alone (matmul_nbits.cc).
+    Views around products of stacks came with 1.17, fused attention with 1.13.
     """
     viewed = with_views(graph) if at >= release("1.17") else graph
     fused = apart(place(viewed, registry), fused=at >= release("1.13"))
-    run = separate(fused, packed_rows=PACKED_ROWS if at >= release("1.23") else {})
+    run = separate(fused, at)
     return run if at >= release(RESIZES_VOLUMES) else replace(run, notes=(*run.notes, *_general_resizes(run)))
 
 

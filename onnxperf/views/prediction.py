@@ -40,6 +40,7 @@ URGENT = (
     "host-fallback",
     "unfused-quantisation",
     "general-resize",
+    "weights-written-out",
     "assumed-trip-count",
     UNKNOWN_LENGTH,
     "gpu-alias",

@@ -16,6 +16,7 @@ from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Seconds, Steps
 from onnxperf.running.pipeline import Request
+from onnxperf.running.terms import as_terms
 from tests.export.test_decoder import LLAMA2, TINY
 from tests.language.test_laws import DENSE, MIXED
 
@@ -279,7 +280,7 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
         ("a100", {"precision": "fp8"}, "has no float8e4m3fn unit"),
         ("h100", {"precision": "fp8"}, "are not validated by a measurement"),
         ("h100", {"parallel": "tp=2"}, "each of 2 GPUs has a part"),
-        ("l4", {"precision": "fp16", "weights": "int4"}, "first dequantise their weights"),
+        ("l4", {"precision": "fp16", "weights": "int4"}, "they are first written out"),
     ],
 )
 def test_what_a_step_takes_for_granted_is_said(gpu: str, asked: dict[str, Any], says: str) -> None:
@@ -360,3 +361,48 @@ def test_lengths_decide_shapes_and_dims_and_shapes_set_the_others() -> None:
             onnxperf.llm(model, **asked, shapes={decided: (1, 8)})
     with pytest.raises(UsageError, match="shapes must map names to sizes; a list does not"):
         onnxperf.llm(model, **asked, shapes=[1])
+
+
+def phi3(hidden: int, layers: int, heads: int, kv_heads: int, inner: int) -> dict[str, Any]:
+    return {
+        "model_type": "phi3", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "intermediate_size": inner, "vocab_size": 32064, "torch_dtype": "float16",
+    }  # fmt: skip
+
+
+MEDIUM, MINI = phi3(5120, 40, 40, 10, 17920), phi3(3072, 32, 32, 32, 8192)
+QWEN = {
+    "model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "torch_dtype": "float16",
+    "tie_word_embeddings": True,
+}  # fmt: skip
+A100, V100 = "a100-sxm-80gb", "v100-sxm2-16gb"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "config", "gpu", "release", "weights", "batch", "length", "graph", "ms"),
+    [
+        ("Phi-3-medium", MEDIUM, A100, "1.18", "int4", 1, 144, False, 8.645),
+        ("Phi-3-medium", MEDIUM, A100, "1.18", "int4", 16, 192, False, 47.135),
+        ("Phi-3-medium", MEDIUM, A100, "1.18", None, 1, 144, False, 21.133),
+        ("Phi-3-medium", MEDIUM, A100, "1.18", None, 16, 192, False, 22.915),
+        ("Phi-3-mini", MINI, V100, "1.26", "int4", 1, 144, False, 5.624),
+        ("Phi-3-mini", MINI, V100, "1.26", "int4", 1, 144, True, 5.168),
+        ("Qwen2.5-0.5B", QWEN, "h200", "1.27", "int4", 1, 520, False, 1.941),
+        ("Qwen2.5-0.5B", QWEN, "h200", "1.27", "int4", 1, 520, True, 1.802),
+    ],
+)  # fmt: skip
+def test_steps_with_packed_weights_are_as_far_off_as_help_says(
+    name: str, config: dict[str, Any], gpu: str, release: str, weights: str | None, batch: int, length: int,
+    graph: bool, ms: float,
+) -> None:  # fmt: skip
+    terms = as_terms({"precision": "fp16", "ort_version": release, "cuda_graph": graph})
+    request = Request(b"", terms=terms)
+    steps, _ = steps_of(None, gpu, request, config, weights=weights, prune_lm_head=True)
+    seconds = steps.made_for(length + 1).seconds(batch, 1, length).seconds
+    page = (ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8")
+    error = 1e3 * seconds / ms - 1
+    way = f"{gpu}, {release}{', CUDA graph' * graph}"
+    line = f"| {name} | {weights or 'fp16'} | {way} | {batch} | {ms:.1f} | {1e3 * seconds:.1f} | {error:+.0%} |"
+    assert line in page

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import gpu_specs
-from onnxperf.graph import load
 from onnxperf.latency import alone, shipped
 from onnxperf.lowering.lower import lower
-from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
+from onnxperf.runtimes import RUNTIMES
 from op_models import Move, Operator, Tensor, Work, work_of
-from tests.runtimes.conftest import build
 
 CARDS = [gpu_specs.load(i) for i in gpu_specs.ids() if gpu_specs.load(i).kind == "gpu"]
 
@@ -38,32 +36,6 @@ def test_a_softmax_over_another_axis_than_the_last_is_turned(
     if turned:
         assert (rows[1].work.size.rows, rows[1].work.size.width) == (8 * 64, 100)  # type: ignore[union-attr]
         assert kernels(run, text, runtime="torch-eager") == [(kind, 1)], "torch's spatial kernel"
-
-
-@pytest.mark.parametrize(("rows", "apart"), [(1, False), (2, False), (16, False), (17, True), (512, True)])
-def test_packed_weights_are_written_out_for_more_than_a_few_rows(run: Any, rows: int, apart: bool) -> None:
-    node = "com.microsoft.MatMulNBits<K=64,N=48,bits=4,block_size=32>(x,w,s)"
-    text = f"(float16[{rows},64] x, uint8[48,2,16] w, float16[96] s) => (float16[{rows},48] y) {{y={node}}}"
-    graph = run(text)
-    assert kernels(run, text) == ([("DequantizeBlocks", 1), ("FusedMatMul", 1)] if apart else [("MatMulNBits", 1)])
-    works = [work_of(o) for o in graph.operators]
-    assert works[-1].matrix_flops == 2 * rows * 48 * 64
-    assert sum(w.bytes for w in works) == 48 * 32 + 96 * 2 + rows * (64 + 48) * 2 + apart * 2 * (48 * 64 * 2)
-
-
-@pytest.mark.parametrize(
-    ("bits", "dtype", "release", "most"),
-    [(4, "float16", "", 16), (8, "bfloat16", "", 5), (4, "float", "", 1), (4, "float16", "1.16", 1)],
-)
-def test_how_many_rows_read_packed_weights_depends_on_release_bits_and_type(
-    bits: int, dtype: str, release: str, most: int
-) -> None:
-    runtime = of_version(RUNTIMES["ort-cuda"], release) if release else RUNTIMES["ort-cuda"]
-    node = f"com.microsoft.MatMulNBits<K=64,N=48,bits={bits},block_size=32>(x,w,s)"
-    text = f"({dtype}[%d,64] x, uint8[48,2,{4 * bits}] w, {dtype}[96] s) => ({dtype}[%d,48] y) {{y={node}}}"
-    for rows, count in ((most, 1), (most + 1, 2)):
-        graph = run_graph(load(build(text % (rows, rows), {}, 20)), runtime, LEVELS["all"])
-        assert len(lower(graph, runtime).rows) == count
 
 
 def test_each_class_of_each_image_is_suppressed_by_itself(run: Any) -> None:
