@@ -455,7 +455,7 @@ def test_what_is_no_runtime_is_refused(changes: dict[str, Any], says: str) -> No
     [
         ({"tf32": {"Gem"}}, "tf32 must be a set of some of Gemm, Conv, "),
         ({"tf32": "Gemm"}, "tf32 must be a set"),
-        ({"arena": "exakt"}, "arena must be one of powers of two, segments, exact, not 'exakt'"),
+        ({"arena": "exakt"}, "arena must be one of powers of two, doubling, segments, exact, not 'exakt'"),
         ({"channels_last": 1}, "channels_last must be True or False, not 1"),
     ],
 )

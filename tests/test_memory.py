@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import onnxperf
 from onnxperf.graph import Graph, load
+from onnxperf.ground.tables import size
 from onnxperf.latency.workspace import with_batch
 from onnxperf.running.memory import ALIGNMENT, ARENAS, MB, Memory, footprint, memory
 from onnxperf.running.scenario import PLATFORMS
-from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, of_version, run_graph
 from op_models import Conv, Operator, Tensor, Work
 from tests.decide.models import model_of
 from tests.estimating import predict_on
@@ -122,6 +123,8 @@ def test_weights_once_and_rounded_up() -> None:
         ("powers of two", [4 * MB, 4, 1100 * MB], 2056 * MB),
         ("powers of two", [7 * MB // 2, 8 * MB], 12 * MB),
         ("powers of two", [0], 0),
+        ("doubling", [600 * MB] * 6, 1024 * MB + 1024 * MB + 2048 * MB + 4096 * MB),
+        ("powers of two", [600 * MB] * 6, 6 * 1024 * MB),
         ("segments", [0, 10 * MB], 10 * MB),
         ("segments", [2 * MB, 12 * MB], 20 * MB),
         ("segments", [1, 2 * MB - 512 - MB, MB], 2 * MB),
@@ -132,6 +135,43 @@ def test_weights_once_and_rounded_up() -> None:
 )
 def test_what_allocators_take(arena: str, sizes: list[int], taken: int) -> None:
     assert ARENAS[arena](sizes, ()) == taken
+
+
+#: MB that ONNX Runtime 1.31's CPU arena, of the same code, logs after three runs of these files with weights outside
+#: it, at level basic, without prepacking.
+LOGGED = {
+    "alexnet": 7, "convnext-t": 32, "googlenet": 8, "mobilenetv2": 16, "resnet50": 32, "swin-t": 63, "unet": 512,
+    "vit-base-16": 31, "yolox-s": 128,
+}  # fmt: skip
+
+
+def test_a_second_run_takes_its_activations_in_one_block() -> None:
+    """Five of nine as logged, the others within a factor of 2.1 either way: operators write in place, or take workspace
+    of their own.
+    """
+    held = {n: footprint(run_graph(load(SAMPLES / f"{n}.onnx"), RUNTIMES["ort-cpu"], LEVELS["basic"])) for n in LOGGED}
+    ratios = [ARENAS["powers of two"]((), (held[n].activations_bytes,)) / (taken * MB) for n, taken in LOGGED.items()]
+    assert sum(abs(r - 1) < 0.04 for r in ratios) == 5
+    assert all(1 / 2.1 < r < 2.1 for r in ratios)
+
+
+@pytest.mark.parametrize(("release", "arena"), [("1.15", "doubling"), ("1.16", "powers of two")])
+def test_regions_have_a_limit_from_116_on(release: str, arena: str) -> None:
+    assert of_version(RUNTIMES["ort-cuda"], release).policy.arena == arena
+
+
+@pytest.mark.parametrize(("runtime", "is_said"), [("ort-cuda", True), ("torch-eager", False)])
+def test_the_detailed_screen_says_what_another_arena_would_hold(runtime: str, is_said: bool) -> None:
+    p = onnxperf.predict(SAMPLES / "resnet50.onnx", gpu="l4", runtime=runtime)
+    asked = p.memory.total_bytes + p.memory.activations_bytes + p.memory.context_bytes
+    assert p.memory.as_requested_bytes == asked
+    says = f"some {size(asked)} with arena_extend_strategy kSameAsRequested"
+    assert (says in " ".join(p.report(detail=True).split())) == is_said
+
+
+def test_a_block_that_fits_into_what_weights_leave_takes_nothing() -> None:
+    held = ARENAS["powers of two"]
+    assert held([600 * MB], (200 * MB, 100 * MB)) == held([600 * MB], ()) == 1024 * MB
 
 
 def test_weights_lie_in_the_regions_of_the_arena() -> None:
@@ -145,7 +185,8 @@ def test_weights_lie_in_the_regions_of_the_arena() -> None:
 @pytest.mark.parametrize("arena", ARENAS)
 @given(sizes=st.lists(st.integers(1, 2000 * MB), max_size=20))
 def test_allocators_take_no_less_than_they_give(arena: str, sizes: list[int]) -> None:
-    assert sum(sizes) <= ARENAS[arena](sizes, ()) <= 2 * sum(sizes) + 1024 * MB
+    most = 4 * sum(sizes) + MB if arena == "doubling" else 2 * sum(sizes) + 1024 * MB
+    assert sum(sizes) <= ARENAS[arena](sizes, ()) <= most
 
 
 @given(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
 
 #: How an allocator takes memory from the driver: see onnxperf.running.memory, which has what each of them takes.
-ARENAS = ("powers of two", "segments", "exact")
+ARENAS = ("powers of two", "doubling", "segments", "exact")
 Span = tuple[float, float]  # the least and the most, in seconds
 NAMED = 100  # characters of a list of nodes in an error
 PRODUCTS = tuple(size.__name__ for size in get_args(Size))  # the sizes whose products can be named in `Policy.tf32`

@@ -44,31 +44,60 @@ class Memory:
         return self.weights_bytes + self.activations_bytes + self.workspace_bytes
 
     @property
+    def as_requested_bytes(self) -> int:
+        """What a process would hold whose arena takes regions of the sizes asked for (kSameAsRequested): activations
+        once as the small blocks of the first run, once as the one block of later ones; without what fragments waste.
+        """
+        return self.total_bytes + self.activations_bytes + self.context_bytes
+
+    @property
     def fits(self) -> bool:
         """True where the memory that the driver offers holds the total and the context."""
         return self.total_bytes + self.context_bytes <= self.capacity_bytes
 
 
-def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
-    """Bytes that ONNX Runtime's arena takes from the driver for blocks that are never freed, in this order.
+def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = (), limit: int = 1024 * MB) -> int:
+    """Bytes that ONNX Runtime's arena takes from the driver for blocks that are never freed, in this order, and then
+    for two runs that need the blocks of `growing` at once.
 
     A block goes to the smallest free chunk that holds it. Where none does, the arena takes a region: of 1 MB at first,
-    and each time of twice as much, up to 1 GB; for a larger block the size is doubled until it fits. What the block
-    leaves of its chunk becomes a free one if that is half of the chunk or 128 MB at least (bfc_arena.cc,
-    kNextPowerOfTwo).
+    and each time of twice as much, up to the limit; for a larger block the size is doubled until it fits. What the
+    block leaves of its chunk becomes a free one if that is half of the chunk or 128 MB at least (bfc_arena.cc,
+    kNextPowerOfTwo). The first run takes many small blocks, which fill what is free and then one region after another;
+    the second takes one block for all activations, as the first one's pattern of them says (enable_mem_pattern), which
+    seldom fits into one of those regions.
     """
     taken, step, free = 0, MB, list[int]()
-    for size in (_rounded(s, ALIGNMENT) for s in (*sizes, *growing) if s):
+
+    def take(size: int) -> None:
+        nonlocal taken, step
         if (at := bisect_left(free, size)) < len(free):
             room = free.pop(at)
         else:
             room = step
             while room < size:
                 room *= 2
-            taken, step = taken + room, room if room > step else min(2 * step, 1024 * MB)
+            taken, step = taken + room, room if room > step else min(2 * step, limit)
         if room >= 2 * size or room - size >= 128 * MB:
             insort(free, room - size)
+
+    for size in sizes:
+        if size:
+            take(_rounded(size, ALIGNMENT))
+    blocks = [_rounded(s, ALIGNMENT) for s in growing if s]
+    missing = sum(blocks) - sum(free)
+    while missing > 0 and sum(blocks) > max(free, default=0):
+        taken, missing = taken + step, missing - step
+        insort(free, step)
+        step = min(2 * step, limit)
+    for size in blocks:
+        take(size)
     return taken
+
+
+def doubling(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
+    """The same until release 1.15, without a limit to a region (github.com/microsoft/onnxruntime/pull/15983)."""
+    return powers_of_two(sizes, growing, 1 << 62)
 
 
 def segments(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
@@ -79,7 +108,8 @@ def segments(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
     (CUDACachingAllocator.cpp). growing: blocks behind them that
     grow with the batch; the most counts that they took when they were of the largest size of each kind.
     """
-    kept, tried = tuple(sizes), [{s, min(s, MB), min(s, 10 * MB - 512)} for s in growing]
+    kept = tuple(sizes)
+    tried = [{s, min(s, MB), min(s, 10 * MB - 512)} for s in growing]
     return max(_segments((*kept, *grown)) for grown in product(*tried))
 
 
@@ -101,7 +131,8 @@ def _segments(sizes: Iterable[int]) -> int:
 #: By the name under which a runtime has its allocator: bytes that it takes from the driver for blocks, in order, and
 #: for those behind them that grow with the batch.
 ARENAS: dict[str, Callable[[Iterable[int], Iterable[int]], int]] = {
-    "powers of two": powers_of_two, "segments": segments, "exact": lambda sizes, growing: sum((*sizes, *growing)),
+    "powers of two": powers_of_two, "doubling": doubling, "segments": segments,
+    "exact": lambda sizes, growing: sum((*sizes, *growing)),
 }  # fmt: skip
 
 
@@ -186,7 +217,8 @@ def memory(held: Footprint, workspace_bytes: int, capacity_bytes: int, arena: st
 
     Weights are blocks of their own: ONNX Runtime 1.31's CUDA provider logs an extension of its arena for them, and no
     reservation. Activations are taken as one block, for their offsets in it are planned; assumed for PyTorch as well,
-    which plans nothing.
+    which plans nothing. The workspace is that of the algorithms that run: what the search for one tries is freed, and
+    not counted.
     """
     weights, peak = held.weights, held.activations_bytes
     needed = sum(weights) + peak + workspace_bytes + context_bytes

@@ -82,7 +82,8 @@ def in_release(at: Release) -> Mapping[str, Any]:
     (github.com/microsoft/onnxruntime/pull/7253); convolutions never were.
     """
     multiple = 8 if at <= release("1.6") else POLICY.tensor_multiple
-    policy = replace(POLICY, tensor_multiple=multiple, sums_in_fp16=at <= release("1.7"))
+    arena = "doubling" if at <= release("1.15") else POLICY.arena
+    policy = replace(POLICY, tensor_multiple=multiple, sums_in_fp16=at <= release("1.7"), arena=arena)
     start = START if at >= release("1.20") else replace(START, again="")
     return {"place": partial(kernels, at=at, registry=at), "policy": policy, "start": start}
 

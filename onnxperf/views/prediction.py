@@ -47,6 +47,7 @@ URGENT = (
     "release",
 )
 BRIEF_NOTES = 3  # of these at most
+GROWING = ("powers of two", "doubling")  # arenas of ONNX Runtime, which arena_extend_strategy can have otherwise
 MESSAGE = 120  # characters of such a note
 NO_MODULES = "no times by module: this file has no module paths from its exporter"
 NAMED = 6  # nodes of a note on the detailed screen
@@ -209,7 +210,9 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     yield "memory", _memory(p)
     home = f"; {size(m.host_bytes)} of host memory" if m.host_bytes else ""
     context = "CUDA context and " if m.context_bytes else ""
-    yield "", f"GPU memory use {size(m.reserved_bytes)}, incl. {context}allocator slack{home}"
+    growing = p.run.runtime.policy.arena in GROWING
+    exact = f"; some {size(m.as_requested_bytes)} with arena_extend_strategy kSameAsRequested" if growing else ""
+    yield "", f"GPU memory use {size(m.reserved_bytes)}, incl. {context}allocator slack{exact}{home}"
     if p.kernels and p.run.method.scheduled and launches(p):
         yield "pace", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
