@@ -195,6 +195,7 @@ def test_allocators_take_no_less_than_they_give(arena: str, sizes: list[int]) ->
     more=st.tuples(st.integers(0, 40 * MB), st.integers(0, 40 * MB)),
 )
 @example(sizes=[], growing=(10 * MB - 512, 0), more=(1024, 0))
+@example(sizes=[], growing=(10 * MB - 511, MB + 1), more=(512, 0))
 def test_pytorch_takes_no_less_for_larger_blocks(
     sizes: list[int], growing: tuple[int, int], more: tuple[int, int]
 ) -> None:

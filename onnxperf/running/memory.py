@@ -106,10 +106,11 @@ def segments(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:
     Blocks up to 1 MB share segments of 2 MB, larger ones segments of 20 MB; one of 10 MB and more has a segment of its
     own size, rounded up to 2 MB. What a large block leaves of its segment is free for others if it is more than 1 MB
     (CUDACachingAllocator.cpp). growing: blocks behind them that
-    grow with the batch; the most counts that they took when they were of the largest size of each kind.
+    grow with the batch; the most counts that they took when they were of the largest size of each kind, or filled a
+    segment of their own.
     """
     kept = tuple(sizes)
-    tried = [{s, min(s, MB), min(s, 10 * MB - 512)} for s in growing]
+    tried = [{s, min(s, MB), min(s, 10 * MB - 512), s - s % (2 * MB) if s >= 10 * MB else s} for s in growing]
     return max(_segments((*kept, *grown)) for grown in product(*tried))
 
 
