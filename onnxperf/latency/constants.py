@@ -12,7 +12,7 @@ from onnxperf.latency.terms import Array
 from op_models import Work
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Constants:
     """Tables of constants, each an attribute of its name: `constants.launch["kernel_s"]`.
 

@@ -6,6 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
+LEDGERS, CELLS = 4, 1 << 16  # how many are kept, and the most works x devices in each, of some 250 bytes
 ASKED = (inspect.getfile(Works), inspect.getfile(Constants))  # files of what models ask for fields and constants
 NO_NUMBERS = "negative, infinite or NaN"  # what no term may be
 
@@ -71,21 +73,20 @@ def estimate(
     bus and exchanges are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
     UsageError where the method's error class has no ranges among the constants.
     """
-    constants = constants or shipped()
-    cards = Cards(devices, constants)
+    of_run = ledger(tuple(devices), constants or shipped(), method.times, kernels.stored_bytes)
+    cards = of_run.cards
     asked = [(kernel.work, method.layer(kernel)) for kernel in kernels.rows]
     index = {pair: i for i, pair in enumerate(dict.fromkeys(asked))}
     work_list, layers = [w for w, _ in index], [layer for _, layer in index]
     rows = np.array([index[pair] for pair in asked], dtype=int)
-    stored = np.full((len(work_list), 1), float(kernels.stored_bytes))
-    terms, floor_s, resources = estimated(work_list, cards, method.times, stored, layers)
+    terms, floor_s, resources = of_run.entries(work_list, layers)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
     exchange = np.array([kernel.communicates for kernel in kernels.rows], dtype=bool)
     transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     full_clock = repeats * corrections * terms.seconds[rows]
     busy = _tensor_share(work_list, full_clock, rows, cards)
-    joules = repeats * energy(work_list, cards, dram_share(stored, cards), terms.executed_share, busy)[rows]
+    joules = repeats * energy(work_list, cards, dram_share(of_run.stored, cards), terms.executed_share, busy)[rows]
     factor = np.ones((len(devices),))
     if method.power_limit:
         factor = slowdown(full_clock[~transfer].sum(axis=0), joules[~transfer].sum(axis=0), cards)[0]
@@ -196,8 +197,8 @@ def correction_name(kernel: Kernel) -> str:
 def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
     names = [correction_name(kernel) for kernel in kernels.rows]
-    each = [[d.corrections.operators.get(name, 1.0) for d in devices] for name in names]
-    return np.array(each, dtype=float).reshape(len(names), len(devices))
+    factors = {name: [d.corrections.operators.get(name, 1.0) for d in devices] for name in set(names)}
+    return np.array([factors[name] for name in names], dtype=float).reshape(len(names), len(devices))
 
 
 def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
@@ -340,7 +341,7 @@ def _named(function: Callable[..., object]) -> str:
 
 def estimated(
     work_list: Sequence[Work], cards: Cards, times: Times, stored: Array, layers: Sequence[Any] = ()
-) -> tuple[KernelTerms, Array, dict[str, Array]]:
+) -> Entries:
     """Terms without details, bounds, and what keeps each resource busy, of works of any size types [n, g].
 
     No seconds are below their bound.
@@ -371,3 +372,52 @@ def estimated(
             w = work_list[int(np.argmin(sound.all(axis=1)))]
             raise UsageError(f"{_maker(times, cards, w)} gave {NO_NUMBERS} {name}, which KernelTerms can't have")
     return whole, floor_s, busy
+
+
+#: Terms without details, bounds, and what keeps each resource busy, of n works on g devices [n, g].
+Entries = tuple[KernelTerms, Array, dict[str, Array]]
+
+
+class Ledger:
+    """What works come to on some devices by a method, in runs that read so many bytes of weights. A work is estimated
+    once, whichever runs ask for it: another batch of a model has some of the same works, and its workspace others.
+    """
+
+    def __init__(self, devices: Sequence[Device], constants: Constants, times: Times, stored_bytes: int):
+        self.cards, self._times = Cards(devices, constants), times
+        self.stored = np.array([[float(stored_bytes)]])
+        self._kept: tuple[dict[tuple[type, Work, Any], int], Entries | None] = {}, None
+
+    def entries(self, work_list: Sequence[Work], layers: Sequence[Any] = ()) -> Entries:
+        """Those of works of any size types, as `estimated` has them; layers: as in `Works`."""
+        each = zip(work_list, layers or (None,) * len(work_list), strict=True)
+        keys = [(type(w.size), w, layer) for w, layer in each]  # sizes of two types may be equal
+        rows, kept = self._kept
+        new = [key for key in dict.fromkeys(keys) if key not in rows]
+        if new or kept is None:
+            if (len(rows) + len(new)) * len(self.cards.devices) > CELLS:
+                rows, kept, new = {}, None, list(dict.fromkeys(keys))
+            stored = np.broadcast_to(self.stored, (len(new), 1))
+            more = estimated([w for _, w, _ in new], self.cards, self._times, stored, [layer for *_, layer in new])
+            kept = _joined(kept, more) if rows and kept else more
+            rows = rows | {key: len(rows) + i for i, key in enumerate(new)}
+            self._kept = rows, kept
+        return _taken(kept, np.array([rows[key] for key in keys], dtype=int))
+
+
+ledger = lru_cache(LEDGERS)(Ledger)
+
+
+def _joined(first: Entries, second: Entries) -> Entries:
+    """The entries of both."""
+    terms, more = first[0], second[0]
+    fields: dict[str, Any] = {f: np.concatenate((getattr(terms, f), getattr(more, f))) for f in terms._fields[:-1]}
+    busy = {name: np.concatenate((seconds, second[2][name])) for name, seconds in first[2].items()}
+    return KernelTerms(**fields), np.concatenate((first[1], second[1])), busy
+
+
+def _taken(entries: Entries, rows: Array) -> Entries:
+    """Some rows of the entries."""
+    terms, floor_s, busy = entries
+    fields: dict[str, Any] = {f: getattr(terms, f)[rows] for f in terms._fields[:-1]}
+    return KernelTerms(**fields), floor_s[rows], {name: seconds[rows] for name, seconds in busy.items()}

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.latency.cards import Cards
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.estimate import Estimates, estimated
+from onnxperf.latency.estimate import Estimates, ledger
 from onnxperf.latency.families import family_of
 from onnxperf.latency.method import Method
 from onnxperf.latency.padding import grown
@@ -32,14 +31,14 @@ def workspaces(
     estimates: those of these kernels on these devices, whose workspace is kept for kernels whose family has no
     `batch`, for a batch of one, on processors, and for methods with terms of their own.
     """
-    cards, rows = Cards(devices, constants), dict[Work, list[int]]()
+    of_run = ledger(tuple(devices), constants, method.times, kernels.stored_bytes)
+    rows = dict[Work, list[int]]()
     for i, kernel in enumerate(kernels.rows):
         rows.setdefault(kernel.work, []).append(i)
     tried = [(w, p) for w in rows for p in _powers(batch_of(w))]
-    if not tried or cards.kind != "gpu" or method.own_terms:
+    if not tried or of_run.cards.kind != "gpu" or method.own_terms:
         return estimates.workspace
-    stored = np.full((len(tried), 1), float(kernels.stored_bytes))
-    terms = estimated([with_batch(w, p) for w, p in tried], cards, method.times, stored)[0]
+    terms = of_run.entries([with_batch(w, p) for w, p in tried])[0]
     share = np.array([[batch_of(w) / p] for w, p in tried])
     needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
     bytes_ = estimates.workspace.copy()

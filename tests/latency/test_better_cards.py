@@ -24,7 +24,7 @@ def test_twice_the_sms_at_twice_the_rate_are_not_slower(runtime: str, precision:
     """
     model = onnxperf.load(RESNET)
     shared = replace(L4, sms=2 * L4.sms)
-    twice = replace(shared, dense_flops={pipe: 2 * rate for pipe, rate in L4.dense_flops.items()})
+    twice = replace(shared, dense_flops=gpu_specs.Rates(tuple((x, 2 * rate) for x, rate in L4.dense_flops.items())))
     own, slow, fast = predict_on([L4, shared, twice], model, runtime=runtime, precision=precision)
     assert fast.seconds <= own.seconds
     pairs = zip(own.kernels, slow.kernels, strict=True)
@@ -34,6 +34,6 @@ def test_twice_the_sms_at_twice_the_rate_are_not_slower(runtime: str, precision:
 @pytest.mark.parametrize("sizes", ["1024x1024x1024", "256x1024x4096", "64x4096x4096"])
 def test_an_absurd_rate_of_one_type_does_not_slow_another(sizes: str) -> None:
     """Energy by the ratio of two types' rates once made TF32 14 times slower where FP16 was said to be without end."""
-    absurd = replace(L4, dense_flops={**L4.dense_flops, "tensor_fp16": 1e24})
+    absurd = replace(L4, dense_flops=gpu_specs.Rates((*L4.dense_flops.items(), ("tensor_fp16", 1e24))))
     own, other = predict_on([L4, absurd], product_graph(sizes), precision="tf32")
     assert other.seconds <= own.seconds

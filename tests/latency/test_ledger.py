@@ -1,0 +1,95 @@
+"""What works come to is kept: it is what they come to when estimated anew, each once, and not more than some."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxperf import sweep
+from onnxperf.latency import shipped
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.estimate import Ledger, estimated, kernel_models
+from op_models import Conv, Gemm, Move, Rows, Work
+from tests.decide.models import net
+from tests.latency.conftest import FIVE
+
+ESTIMATE = import_module("onnxperf.latency.estimate")
+STORED = 10**7
+PRODUCTS = [
+    Work(Gemm(1, m, 256, 512), dtype, pipe, 2 * m * 768, 2 * m * 256, 2**18, 2 * m * 256 * 512)
+    for m in (1, 16, 100, 4096)
+    for dtype, pipe in (("float32", "fp32"), ("float16", "tensor_fp16"))
+]
+CONVOLUTIONS = [
+    Work(Conv(n, 64, 64, 56 * 56, 9, 1, 1), "float32", "fp32", 803_000 * n, 803_000 * n, 147_456, 231_211_008 * n)
+    for n in (1, 2, 3, 8, 64)
+]
+ROWS = Work(Rows(4096, 64, 0, 1), "float32", "fp32", 2**20, 2**20, 0, 0, 2**20)
+MOVE = Work(Move(4096, 64, 0, 1), "float32", "fp32", 2**20, 2**20, 0, 0, 2**20)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+    """The works that are estimated, as a test goes on."""
+    every = list[Work]()
+
+    def counted(work_list: list[Work], *more: Any) -> Any:
+        every.extend(work_list)
+        return estimated(work_list, *more)
+
+    monkeypatch.setattr(ESTIMATE, "estimated", counted)
+    return every
+
+
+def ledger() -> Ledger:
+    return Ledger(FIVE, shipped(), kernel_models, STORED)
+
+
+def same(kept: Any, anew: Any) -> bool:
+    pairs = [*zip(kept[0][:-1], anew[0][:-1], strict=True), (kept[1], anew[1])]
+    pairs += [(kept[2][name], anew[2][name]) for name in {**kept[2], **anew[2]}]
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_a_work_is_estimated_once_and_comes_to_the_same(asked: list[Work]) -> None:
+    works, kept = [*PRODUCTS, *CONVOLUTIONS, ROWS], ledger()
+    for some in (works[:3], works[1:9], works[::-1], works, works[4:5] * 2):
+        anew = estimated(some, Cards(FIVE, shipped()), kernel_models, np.full((len(some), 1), float(STORED)))
+        assert same(kept.entries(some), anew)
+    assert len(asked) == len(set(asked)) == len(works)
+
+
+def test_equal_sizes_of_two_types_are_two_works() -> None:
+    kept, cards = ledger(), Cards(FIVE, shipped())
+    assert ROWS == MOVE
+    for w in (ROWS, MOVE):
+        assert same(kept.entries([w]), estimated([w], cards, kernel_models, np.full((1, 1), float(STORED))))
+    assert not np.array_equal(kept.entries([ROWS])[0].seconds, kept.entries([MOVE])[0].seconds)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, asked: list[Work]) -> None:
+    monkeypatch.setattr(ESTIMATE, "CELLS", 3 * len(FIVE))
+    kept = ledger()
+    for w in (*PRODUCTS, *PRODUCTS):
+        kept.entries([w])
+    assert len(asked) == 2 * len(PRODUCTS)
+    assert kept.entries(PRODUCTS)[1].shape == (len(PRODUCTS), len(FIVE))
+
+
+def test_no_works_come_to_nothing() -> None:
+    kept = ledger()
+    terms, floor_s, busy = kept.entries([])
+    assert terms.seconds.shape == floor_s.shape == (0, len(FIVE)) and not busy
+    assert kept.entries([ROWS])[2].keys() == {"DRAM", "matrix", "vector"}
+
+
+def test_batches_of_a_sweep_share_their_works(asked: list[Work]) -> None:
+    """A batch counts the workspace of the powers of two below it, so the largest batch has most of their works."""
+    ESTIMATE.ledger.cache_clear()
+    sweep(net(), gpu=["t4", "l4"], batch=[1, 2, 4, 8, 16])
+    convolutions = [w for w in asked if isinstance(w.size, Conv)]
+    assert {w.size.images for w in convolutions} == {1, 2, 4, 8, 16}
+    assert len(asked) == len(set(asked)) and len(convolutions) % 5 == 0
