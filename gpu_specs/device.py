@@ -48,9 +48,13 @@ class Rates(Mapping[str, float]):
     """
 
     pairs: tuple[tuple[str, float], ...] = ()
+    _numbers: dict[str, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_numbers", dict(self.pairs))
 
     def __getitem__(self, name: str) -> float:
-        return dict(self.pairs)[name]
+        return self._numbers[name]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self.pairs)

@@ -161,11 +161,10 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
     if first is None:
         return
     narrowed = grid.narrowed(first.names)
-    asked = tuple((name, grid.devices) for name in grid.precisions)
-    seconds = 0.0
-    for _ in range(2):
-        start = time.perf_counter()
-        predicted(first.data, narrowed.each()[0], narrowed.shapes or {}, narrowed.trip_counts, narrowed.terms, asked)
+    points, seconds = narrowed.each(), 0.0
+    for devices in (grid.devices[:1], grid.devices):  # what is estimated for one card is estimated again for several
+        asked, start = tuple((name, devices) for name in grid.precisions), time.perf_counter()
+        predicted(first.data, points[0], narrowed.shapes or {}, narrowed.trip_counts, narrowed.terms, asked)
         seconds = time.perf_counter() - start
     hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
     about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")

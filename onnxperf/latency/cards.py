@@ -136,6 +136,7 @@ class Cards:
         self.l2_share = constants.l2["achieved"] * np.where([late_gddr], constants.l2["gddr"], 1.0)
         self.l2_stream_Bps = self.l2_Bps * self.l2_share
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
+        self._rates: dict[str, list[float]] = {}
 
     def having(self, values: Mapping[str, Any]) -> Cards:
         """The same devices with other constants at dotted paths; arrays made from the old ones stay as they are."""
@@ -145,8 +146,14 @@ class Cards:
 
     def rate(self, pipes: Sequence[str]) -> Array:
         """FLOP/s of each kernel's pipe on each card, [n, g]."""
-        rows = {p: [d.dense_flops[pipe_on(d, p)] for d in self.devices] for p in set(pipes)}
-        return np.array([rows[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
+        for p in set(pipes) - self._rates.keys():
+            self._rates[p] = [d.dense_flops[pipe_on(d, p)] for d in self.devices]
+        return np.array([self._rates[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
+
+    def nearest(self, table: Mapping[str, Sizes]) -> list[Sizes]:
+        """The entry for each card of a table by capability, as `nearest` has it."""
+        entries = {c: nearest(table, c) for c in {d.capability for d in self.devices}}
+        return [entries[d.capability] for d in self.devices]
 
     def whole_rate(self, pipes: Sequence[str]) -> Array:
         """FLOP/s [n, g] of each kernel's pipe at the full rate of the hardware.

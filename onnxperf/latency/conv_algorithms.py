@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, Works, nearest
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.tensor_cores import Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
@@ -144,7 +144,7 @@ def fused_winograd(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms
         (i, h, w): np.ceil(s.images / i) * np.ceil(edge / h) * np.ceil(edge / w)
         for i, h, w in (tuple(t) for layouts in coef["fused_tiles"].values() for t in layouts)
     }
-    layouts_of = [nearest(coef["fused_tiles"], device.capability) for device in cards.devices]
+    layouts_of = cards.nearest(coef["fused_tiles"])
     fewest = [np.minimum.reduce([tiles[i, h, w] for i, h, w in layouts]) for layouts in layouts_of]
     sweeps = np.ceil(s.cout / 32)
     number = np.concatenate(fewest, axis=1) * sweeps
@@ -206,7 +206,7 @@ def _transforms(s: Shape, cards: Cards) -> tuple[Transform, ...]:
 
 def _product_tiles(cards: Cards) -> list[tuple[int, int, Array]]:
     """Columns and rows of all tiles, and the cards [1, 1, g] whose library has them."""
-    sets = [nearest(cards.constants.convolution["product_tiles"], device.capability) for device in cards.devices]
+    sets = cards.nearest(cards.constants.convolution["product_tiles"])
     every = sorted({(a, b) for tiles in sets for a, b in tiles})
     return [(a, b, np.array([[[a, b] in tiles for tiles in sets]])) for a, b in every]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, Works, nearest
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.tensor_cores import SUM_BYTES, Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm, variant_names
 
@@ -215,8 +215,7 @@ def _library_tiles(works: Works, p: Product, cards: Cards) -> list[tuple[Array, 
     else the nearest of its generation, else the newest before it. Batched products, single ones and those with a bias
     have sets of their own; shorter sets are repeated to the length of the longest.
     """
-    of_kinds = [cards.constants.cuda_core_tiles[kind] for kind in ("batched", "single", "biased")]
-    sets = [[nearest(of_kind, x.capability) for x in cards.devices] for of_kind in of_kinds]
+    sets = [cards.nearest(cards.constants.cuda_core_tiles[kind]) for kind in ("batched", "single", "biased")]
     longest = max(len(tiles) for of_kind in sets for tiles in of_kind)
     filled = np.array([[(x * longest)[:longest] for x in of_kind] for of_kind in sets], dtype=float)
     kind = ((p.batch == 1) * (1 + (works.vector > 0)))[:, 0].astype(int)

@@ -128,7 +128,7 @@ class Run:
         device = self.devices[j]
         return replace(self.scenario, gpu=device.id, host=self.scenario.host or usual_host(device))
 
-    @property
+    @cached_property
     def runtime(self) -> Runtime:
         """The runtime, of the version and layout that were asked for, with the host costs that are usual for it."""
         return runtime_of(self.scenario)
@@ -143,17 +143,17 @@ class Run:
         """The method of prediction."""
         return self.baseline or METHODS[self.scenario.method]
 
-    @property
+    @cached_property
     def cpus(self) -> tuple[Host, ...]:
         """The processor that launches the kernels of each device."""
         return self.kept(_cpus, self.scenario.host, self.devices)
 
-    @property
+    @cached_property
     def processors(self) -> tuple[HostProcessor, ...]:
         """The same, as what computes the operators that are left to them."""
         return self.kept(_processors, self.cpus, self.constants)
 
-    @property
+    @cached_property
     def unmeasured(self) -> str:
         """What of the run no measurement of its runtime confirms, "" where measurements tell of all of it."""
         return self.runtime.unmeasured(self.run_graph)
@@ -311,10 +311,15 @@ class Run:
         """Bytes of workspace that each kernel counts on each device."""
         return self.kept(workspaces, self.kernels, self.estimates, self.devices, self.method, self.constants)
 
+    @cached_property
+    def most_workspace(self) -> list[int]:
+        """The bytes of workspace on each device."""
+        return _most_workspace(self.kernels, self.workspace, self.devices, self.constants)
+
     def memory(self, j: int) -> Memory:
         """The memory on device j."""
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
-        most = _workspace(self.kernels, self.workspace[:, j], device, self.constants)
+        most = self.most_workspace[j]
         return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
 
 
@@ -326,16 +331,18 @@ def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
     return flops
 
 
-def _workspace(kernels: Kernels, each: NDArray[Any], device: Device, c: Constants) -> int:
-    """Bytes of workspace on a device: the most that a kernel takes, and cuBLAS's own, where there are products.
+def _most_workspace(kernels: Kernels, each: NDArray[Any], devices: Sequence[Device], c: Constants) -> list[int]:
+    """Bytes of workspace on each device: the most that a kernel takes, and cuBLAS's own, where there are products.
 
     That has a fixed size by generation, whatever the products: their partial sums lie in it, and so they don't make the
-    memory fall where a larger batch needs no parts any more. each: bytes of every kernel.
+    memory fall where a larger batch needs no parts any more. each: bytes of every kernel on every device [n, g].
     """
     products = np.array([isinstance(k.work.size, Gemm) for k in kernels.rows], dtype=bool)
-    cublas = c.cublas_workspace.get(f"cc{device.capability[0]}", c.cublas_workspace["other"])
-    taken = cublas if device.kind == "gpu" and products.any() else 0
-    return int(taken + each[~products].max(initial=0))
+    most, cublas = each[~products].max(axis=0, initial=0), [0] * len(devices)
+    if products.any():
+        table = c.cublas_workspace
+        cublas = [table.get(f"cc{d.capability[0]}", table["other"]) if d.kind == "gpu" else 0 for d in devices]
+    return [int(x) for x in most + cublas]
 
 
 def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:

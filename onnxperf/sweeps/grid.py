@@ -59,10 +59,12 @@ class Grid:
         return replace(self, dims=dims, shapes=shapes, trip_counts=trips)
 
     def each(self) -> list[Point]:
-        """Every point: the sizes of dimensions in order, with all batches each."""
+        """Every point: the sizes of dimensions in order, with all batches each, the largest first: for its workspace
+        the kernels of smaller ones are estimated at once, and need not be estimated for these again.
+        """
         names = [name for name, _ in self.dims]
         bindings = (tuple(zip(names, sizes, strict=True)) for sizes in product(*(s for _, s in self.dims)))
-        return [Point(dims, batch) for dims in bindings for batch in self.batches]
+        return [Point(dims, batch) for dims in bindings for batch in self.batches[::-1]]
 
     @property
     def points(self) -> int:

@@ -69,7 +69,6 @@ def blocks(
         new = _cells(task, grid, answer)
         keys = {(name, j): (name, specs[j]) for name in grid.precisions for j in range(len(specs))}
         answers[task.point.batch] = {at: new[at] if at in new else task.cached[key] for at, key in keys.items()}
-        failed = failed or next((x for x in new.values() if isinstance(x, Error)), None)
         some = some or any(isinstance(x, Choice) for x in answers[task.point.batch].values())
         fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
         if keeps and task.place and fresh:
@@ -79,6 +78,8 @@ def blocks(
                 keeps = None
                 warn(f"{NOT_CACHED}: {e}")
         if len(answers) == len(grid.batches):
+            cells = (cell for batch in grid.batches for cell in answers[batch].values())
+            failed = failed or next((x for x in cells if isinstance(x, Error)), None)
             yield block(task.model, task.point.dims, grid, answers)
             answers = {}
     if nowhere:

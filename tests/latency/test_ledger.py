@@ -92,4 +92,5 @@ def test_batches_of_a_sweep_share_their_works(asked: list[Work]) -> None:
     sweep(net(), gpu=["t4", "l4"], batch=[1, 2, 4, 8, 16])
     convolutions = [w for w in asked if isinstance(w.size, Conv)]
     assert {w.size.images for w in convolutions} == {1, 2, 4, 8, 16}
+    assert convolutions[0].size.images == 16  # then those below it, all at once
     assert len(asked) == len(set(asked)) and len(convolutions) % 5 == 0

@@ -110,6 +110,8 @@ def test_what_can_not_be_predicted_says_why_and_the_rest_goes_on() -> None:
     assert all(r.seconds or r.why for r in mixed.rows)
     with pytest.raises(ModelError, match="empty"):
         sweep(b"", gpu=["t4"])
+    with pytest.raises(UsageError, match="batch=3"):
+        sweep(net(8), gpu=["t4"], batch=[5, 3], shapes={"x": [8, 3, 32, 32]})  # of the first row, not of the first try
 
 
 def test_one_card_that_can_not_does_not_keep_the_others_from_it(tmp_path: Path) -> None:

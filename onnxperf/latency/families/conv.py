@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxperf.latency.cards import Cards, Works, nearest
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
 from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
 from onnxperf.latency.families.gemm import TENSOR_CORES
@@ -92,7 +92,7 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     changed = {"tensor_gemm.tiles": _tiles(cards), "tensor_gemm.extra_k": coef["extra_k"]}
     turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
     changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
-    changed["tensor_gemm.splits"] = np.array([[nearest(coef["splits"], x.capability)[0][0] for x in cards.devices]])
+    changed["tensor_gemm.splits"] = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
     changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], coef["late"]["rate"])
     bare = tensor_cores(works, product, cards.having(changed), dram_share)
     gather = np.where(early, coef["gather"], 1.0)
@@ -120,7 +120,7 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
 
 def _tiles(cards: Cards) -> Array:
     """Positions and output channels of every tile that each card's library has, [tile, 2, g]; shorter lists repeat."""
-    sets = [nearest(cards.constants.tensor_convolution["tiles"], x.capability) for x in cards.devices]
+    sets = cards.nearest(cards.constants.tensor_convolution["tiles"])
     longest = max(map(len, sets))
     return np.array([(tiles * longest)[:longest] for tiles in sets], dtype=float).transpose(1, 2, 0)
 
@@ -134,7 +134,7 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4. Assumed of 8-bit types in an engine: an
     image's channels, up to 4, are packed in fours, so that a step reads several taps (TensorRT's format CHW4).
     """
-    step = np.array([[nearest(coef["step_bytes"], x.capability)[0][0] for x in cards.devices]]) / works.width
+    step = np.array([[sizes[0][0] for sizes in cards.nearest(coef["step_bytes"])]]) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     channels = np.ceil(groups * s.cin / step) * step
     k = s.k / s.cin * channels
