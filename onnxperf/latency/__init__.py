@@ -1,7 +1,8 @@
 """How long each kernel takes on each device: kernels and devices in, `Estimates` out.
 
-Equal works are estimated once; works of one size type are columns of one array. No estimate is below its speed-of-light
-bound, whatever the model says. At the end all kernels of a run share the power limit of their card.
+Equal works are estimated once, also where several runs on the same devices ask for them (`estimate.Ledger`); works of
+one size type are columns of one array. No estimate is below its speed-of-light bound, whatever the model says. At the
+end all kernels of a run share the power limit of their card.
 
 `families` has a module for each kernel family: what it declares (`family.KernelFamily`) is all that is known of it.
 Models of products that several families share are `cuda_cores` and `tensor_cores`. A method of prediction

@@ -31,21 +31,14 @@ class Constants:
 
     def having(self, values: Mapping[str, Any]) -> Constants:
         """The constants with other values at dotted paths, such as {"launch.kernel_s": 2e-6}."""
-        changed: dict[str, Any] = {}
+        tables = dict(self.tables)
         for path, value in values.items():
-            table, *keys = path.split(".")
-            if not keys:
-                changed[table] = value
-                continue
-            level = changed.setdefault(table, _copy(self.tables.get(table, {})))
-            for key in keys[:-1]:
-                level = level.setdefault(key, {})
-            level[keys[-1]] = value
-        return Constants(self.source, {**self.tables, **changed})
-
-
-def _copy(table: Any) -> Any:
-    return {name: _copy(value) for name, value in table.items()} if isinstance(table, Mapping) else table
+            *keys, last = path.split(".")
+            level = tables
+            for key in keys:  # what is not on the path is shared
+                level[key] = level = dict(level.get(key, {}))
+            level[last] = value
+        return Constants(self.source, tables)
 
 
 @dataclass(frozen=True, slots=True)
