@@ -110,12 +110,43 @@ def outline(value: Any) -> str:
     return "{" + " ".join(k + outline(v) for k, v in value.items()) + "}" if isinstance(value, dict) else ""
 
 
+#: Texts that the schema leaves free.
+FREE = ("name", "op", "module", "before", "after", "message")
+
+
+def apart(value: Any, key: str = "") -> Any:
+    """What the schema tells values by: type, sign and wholeness of numbers, texts that are not free, what is inside."""
+    if isinstance(value, dict):
+        return tuple((k, apart(v, k)) for k, v in value.items())
+    if isinstance(value, list):
+        return tuple(sorted({apart(v) if isinstance(v, dict) else type(v).__name__ for v in value}))
+    if isinstance(value, str):
+        return "" if key in FREE else value
+    return type(value), value is not None and (value > 0, value < 0, value % 1 == 0)
+
+
+def thinned(plain: dict[str, Any]) -> dict[str, Any]:
+    """JSON in which one row of each list stands for those that the schema can't tell from it: thousands of kernels take
+    longer to validate than to predict.
+    """
+    rows = {key: value for key, value in plain.items() if isinstance(value, list) and value and key != "inputs"}
+    return plain | {key: [*{apart(row): row for row in value}.values()] for key, value in rows.items()}
+
+
+def test_rows_that_the_schema_tells_apart_are_kept(image: Prediction) -> None:
+    plain = image.to_dict()
+    assert len(thinned(plain)["kernels"]) < len(plain["kernels"]) / 2
+    for wrong in ({"seconds": 0.0}, {"flops": 0.5}, {"bytes_read": -1}, {"bound_by": "luck"}, {"nodes": [1]}, {"x": 1}):
+        odd = {**plain, "kernels": [*plain["kernels"][:-2], plain["kernels"][-2] | wrong, plain["kernels"][-1]]}
+        assert not SCHEMA.is_valid(odd) and not SCHEMA.is_valid(thinned(odd)), wrong
+
+
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_the_contracts_hold(case: Any) -> None:
     path, terms = case
     p = predict(path, **{"gpu": "l4", **terms})
     plain = json.loads(p.to_json())
-    SCHEMA.validate(plain)
+    SCHEMA.validate(thinned(plain))
     assert plain == p.to_dict()
     wanted = KEYS if p.warnings else KEYS.replace("warnings{code message nodes}", "warnings")
     wanted = wanted if p.cpu_operators else wanted.replace("{name nodes op seconds} ", " ")

@@ -51,13 +51,13 @@ def test_a_simulated_queue_takes_as_long(share: float) -> None:
         assert said == pytest.approx(seen, rel=0.05 if batch == 1 else 0.1)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 8])
-@pytest.mark.parametrize("load", [0.3, 0.5, 0.7, pytest.param(0.9, marks=pytest.mark.slow)])
-def test_percentiles_are_those_of_a_simulated_queue(load: float, replicas: int) -> None:
+@pytest.mark.parametrize(("i", "replicas"), [*enumerate([1, 2, 8])])
+@pytest.mark.parametrize(("j", "load"), [(0, 0.3), (1, 0.5), (2, 0.7), pytest.param(3, 0.9, marks=pytest.mark.slow)])
+def test_percentiles_are_those_of_a_simulated_queue(j: int, load: float, i: int, replicas: int) -> None:
     """Within 2%, which is what simulations of so many requests are off: the busier, the more alike are waits of
-    neighbours.
+    neighbours. Every two of loads, replicas and batches meet.
     """
-    for batch in (1, 2, 8, 32):
+    for batch in ((1, 8), (2, 32))[(i + j) % 2]:
         rate = load * batch / 2e-3
         runs = [simulated(2e-3, batch, rate, replicas, 2_000_000, seed) for seed in range(1 if load < 0.9 else 8)]
         seen = np.mean([np.percentile(latencies, (50, 90, 99)) for latencies in runs], 0)

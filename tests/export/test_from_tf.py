@@ -41,7 +41,7 @@ def fresh() -> Iterator[None]:
     """Names count on from model to model; TensorFlow's own warnings are not ours."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)  # to free it looks at all objects there are
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -24,8 +26,14 @@ LESS = 0.03
 
 
 def steps(gpu: str, config: dict[str, Any] = DENSE, longest: int = 16384, **more: Any) -> Steps:
-    weights = more.pop("weights", None)
-    return steps_of(None, gpu, Request(b"", terms=more), config, weights=weights)[0].made_for(longest)
+    """The steps of a model on a card, which keep their runs: many tests ask for the same."""
+    return _steps(gpu, json.dumps(config), longest, **more)
+
+
+@cache
+def _steps(gpu: str, config: str, longest: int, weights: str | None = None, **terms: Any) -> Steps:
+    request = Request(b"", terms=terms)
+    return steps_of(None, gpu, request, json.loads(config), weights=weights)[0].made_for(longest)
 
 
 @pytest.mark.slow
