@@ -5,6 +5,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -214,7 +215,7 @@ def test_a_report_has_finite_numbers_only_and_says_what_it_left_out(report: Repo
 
 @pytest.mark.slow
 def test_the_accuracy_page_has_every_table(few: Report) -> None:
-    """That it is what would be printed now is judged in `tests/test_pages.py`."""
+    """Whether it is what would be printed now `python -m tests.pages` says."""
     text = show.markdown(few)
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
@@ -329,6 +330,5 @@ def test_every_row_of_the_sample_is_one_of_the_full_tables() -> None:
         head, *rows = read(file)
         full = located(FULL / file.relative_to(SAMPLE))
         missing = {*map(tuple, rows)}
-        for record in records(full, head):
-            missing.discard(tuple([record[column] for column in head]))
+        missing.difference_update(map(itemgetter(*head), records(full, head)))
         assert not missing, file
