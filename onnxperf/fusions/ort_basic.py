@@ -34,6 +34,11 @@ def from_opset(version: int, fusion: Fusion) -> Fusion:
     return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version >= version else None)
 
 
+def until_opset(version: int, fusion: Fusion) -> Fusion:
+    """A fusion for models of that opset or an earlier one only, whose later versions of operators it does not know."""
+    return replace(fusion, rule=lambda g, o: fusion.rule(g, o) if o.version <= version else None)
+
+
 def _eliminated(graph: Graph, knows: common.Knows | None = None, training: bool = False) -> Graph:
     """Without x + 0, x - 0, x * 1, x / 1, a Slice of everything, an Expand to the same shape, unless x is an input. A
     number stays where an older release, that `knows` less of shapes, has none for x, and with it a LayerNormalization
@@ -123,8 +128,9 @@ def _is_size(graph: Graph, part: Tensor, x: Tensor, axis: int, alike: bool) -> b
     return shape.present[0].name == x.name or (alike and bool(size) and same_dims(size, x_size))
 
 
-RESHAPES = Pass("Reshape with a stored target", _with_stored_targets, since="1.17")
-RESHAPES_116 = Pass(RESHAPES.name, lambda g: _with_stored_targets(g, alike=False), since="1.4", until="1.16")
+#: Sizes of another tensor: pull request 29027.
+RESHAPES = Pass("Reshape with a stored target", _with_stored_targets, since="1.29")
+RESHAPES_128 = Pass(RESHAPES.name, lambda g: _with_stored_targets(g, alike=False), since="1.4", until="1.28")
 ELIMINATION = Pass("elimination of what does nothing", _eliminated, since="1.17")
 ELIMINATION_TRAINING = Pass(ELIMINATION.name, lambda graph: _eliminated(graph, training=True), since="1.4")
 #: Until 1.12, no shape was computed before the model ran.
@@ -196,7 +202,7 @@ def gemm_transpose(m: Match) -> Fused | None:
 NEGATED = shared(op.Not(C))
 
 
-@pattern("Not + Where", op.Where(NEGATED, X, Y), since="1.4")
+@pattern("Not + Where", op.Where(NEGATED, X, Y), since="1.25")
 def not_where(m: Match) -> Fused | None:
     """The two values to choose from change places, instead of the condition being negated: in all that read it, or in
     none.
@@ -206,6 +212,9 @@ def not_where(m: Match) -> Fused | None:
         return None
     rest = [u for u in m.g.users(negated) if u.type != "Where" or u.present[0].name != negated.name]
     return m.fused("Where", (m[C], m[Y], m[X])) if not rest else None
+
+
+not_where_124 = until_opset(15, not_where.of("1.4", "1.24"))  # as its graphs show
 
 
 CONV = op.Conv(...)
@@ -223,9 +232,9 @@ def conv_batch_norm(m: Match) -> Fused | Miss | None:
     return _into_weights(m, conv, norm.inputs[2])
 
 
-@pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...), since="1.4")
+@pattern("MatMul + BatchNormalization", op.BatchNormalization(common.PRODUCT, ...), since="1.17")
 def matmul_batch_norm(m: Match) -> Fused | Miss | None:
-    """The scale goes into the matrix, the shift becomes the summand of a Gemm."""
+    """The scale goes into the matrix, the shift becomes the summand of a Gemm (pull request 17915)."""
     norm = m.root
     if norm.attrs.get("training_mode") or norm.out.rank != 2:
         return None
@@ -262,8 +271,7 @@ def _into_weights(m: Match, conv: Operator, shift: Tensor | None) -> Fused:
 PADDED = alone(op.Pad(X, ...))
 
 
-@pattern("Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...), since="1.4")
-def pad(m: Match) -> Fused | Miss:
+def _pad(m: Match) -> Fused | Miss:
     """Zeros padded around an image become the padding of the operator that reads them alone."""
     before, window, rest = m[PADDED], m.root, m[PADDED].inputs[1:]
     amounts = rest[0].value if rest and rest[0] else before.attrs.get("pads")
@@ -278,6 +286,22 @@ def pad(m: Match) -> Fused | Miss:
     added = [int(n) for half in ends for n in half[2:]]
     pads = tuple(a + b for a, b in zip(added, window.attrs.get("pads") or [0] * len(added), strict=False))
     return m.merged(window, inputs=(m[X], *window.inputs[1:]), attrs={**window.attrs, "pads": pads})
+
+
+PAD_RULE, PADDED_WINDOW = "Pad + Conv / Pool", call(("Conv", "MaxPool", "AveragePool"), PADDED, ...)
+#: Pull requests 18136, of an AveragePool 21556, of what has no padding itself 22001; opset 21 as graphs of 1.25 show.
+pad = pattern(PAD_RULE, PADDED_WINDOW, since="1.25")(_pad)
+pad_124 = until_opset(20, pad.of("1.20", "1.24"))
+pad_119 = until_opset(
+    20,
+    pattern(PAD_RULE, PADDED_WINDOW, since="1.19", until="1.19")(lambda m: _pad(m) if "pads" in m.root.attrs else None),
+)
+pad_118 = until_opset(
+    20,
+    pattern(PAD_RULE, PADDED_WINDOW, since="1.17", until="1.18")(
+        lambda m: _pad(m) if "pads" in m.root.attrs and m.root.type != "AveragePool" else None
+    ),
+)
 
 
 BIASED = common.PRODUCT + C
@@ -317,19 +341,26 @@ def _gemm(m: Match, knows: common.Knows = common.today) -> Fused | Miss | None:
 
 
 GEMM_RULE = "MatMul + Add -> Gemm"
-#: The products around an attention are left for the next level; until 1.16, stacks of matrices were left alone.
-matmul_add = pattern(GEMM_RULE, BIASED, since="1.17")(lambda m: None if _left_to_attention(m) else _gemm(m))
-matmul_add_left = pattern(GEMM_RULE, BIASED, since="1.17")(_gemm)
-matmul_add_flat = pattern(GEMM_RULE, BIASED, since="1.4", until="1.16")(
+#: The products around an attention are left for the next level, which takes them since 1.23 (pull request 25017); until
+#: 1.20, stacks of matrices were left alone (22494).
+matmul_add = pattern(GEMM_RULE, BIASED, since="1.21")(lambda m: None if _left_to_attention(m) else _gemm(m))
+matmul_add_left = pattern(GEMM_RULE, BIASED, since="1.23")(_gemm)
+matmul_add_flat = pattern(GEMM_RULE, BIASED, since="1.17", until="1.20")(
+    lambda m: _gemm(m) if m.root.out.rank == 2 else None
+)
+matmul_add_flat_116 = pattern(GEMM_RULE, BIASED, since="1.4", until="1.16")(
     lambda m: _gemm(m, common.UNTIL_116) if m.root.out.rank == 2 else None
 )
 
 RULES: tuple[Fusion | Pass, ...] = (
     ort_qdq.ONE_READER_EACH, ELIMINATION_112, ELIMINATION_116, ELIMINATION, casts, div_mul, relu_clip,
-    gemm_sum, gemm_transpose, not_where, conv_affine, conv_batch_norm, pad, matmul_batch_norm,
+    gemm_sum, gemm_transpose, not_where_124, not_where, conv_affine, conv_batch_norm, pad_118, pad_119, pad_124, pad,
+    matmul_batch_norm,
     ort_quantised.requantised, COMMON_SUBEXPRESSIONS, ort_qdq.UNITS,
-    matmul_add_flat, matmul_add, RESHAPES_116, RESHAPES,
+    matmul_add_flat_116, matmul_add_flat, matmul_add, RESHAPES_128, RESHAPES,
     *since("1.4", from_opset(20, common.gelu), from_opset(17, common.layer_norm)),
-    ort_qdq.PROPAGATION_116, ort_qdq.PROPAGATION, ort_qdq.OPERANDS,
-    ort_qdq.ONE_READER_EACH, ort_qdq.WHERES, ort_layout.PUSH, ort_qdq.TRANSPOSES,
+    ort_qdq.PROPAGATION_118, ort_qdq.PROPAGATION_126, ort_qdq.PROPAGATION,
+    ort_qdq.OPERANDS_121, ort_qdq.OPERANDS_122, ort_qdq.OPERANDS,
+    ort_qdq.ONE_READER_EACH, ort_qdq.WHERES_125, ort_qdq.WHERES, ort_layout.PUSH,
+    ort_qdq.TRANSPOSES_116, ort_qdq.TRANSPOSES_118, ort_qdq.TRANSPOSES,
 )  # fmt: skip

@@ -90,8 +90,16 @@ def _piece(o: Operator) -> tuple[int, int, int] | None:
 PIECES = ("Slice", "Gather")
 
 
-@fusion("Gather / Slice -> Split", anchor=PIECES, since="1.4")
-def split(g: Rewriter, first: Operator) -> Fused | None:
+SPLIT_RULE = "Gather / Slice -> Split"
+
+
+@fusion(SPLIT_RULE, anchor="Gather", since="1.14", until="1.17")
+def split_gathers(g: Rewriter, first: Operator) -> Fused | None:
+    """As `split`, where only Gathers read the tensor (pull request 13095)."""
+    return _split(g, first) if all(u.type == "Gather" for u in g.users(first.present[0])) else None
+
+
+def _split(g: Rewriter, first: Operator) -> Fused | None:
     """Slices and Gathers of one index that cut a tensor into pieces without gap or overlap are one Split, unless the
     tensor is one of several results of a node of the file.
     """
@@ -111,6 +119,10 @@ def split(g: Rewriter, first: Operator) -> Fused | None:
         return None
     change = fused("Split", first, ops, (x,), {"axis": axes[0]})
     return replace(change, operator=replace(change.operator, outputs=tuple(o.out for o in ops)), early=True)
+
+
+#: Pull request 19600. Until opset 12 a Split has no such operand.
+split = ort_basic.from_opset(13, fusion(SPLIT_RULE, anchor=PIECES, since="1.18")(_split))
 
 
 RESIDUAL = op.Add(X, Y)
@@ -168,13 +180,20 @@ def bias_skip_layer_norm(m: Match) -> Fused | None:
 SUM = X + Y
 
 
-@pattern("BiasGelu", call(("com.microsoft::Gelu", "Gelu", "com.microsoft::FastGelu"), SUM), since="1.4")
+OWN_GELUS = ("com.microsoft::Gelu", "com.microsoft::FastGelu")
+
+
+@pattern("BiasGelu", call(("Gelu", *OWN_GELUS), SUM), since="1.21")
 def bias_gelu(m: Match) -> Fused | Miss:
     """A bias along the last axis and the Gelu, or its approximation by tanh, behind it in one kernel."""
     exact = m.root.type != "com.microsoft::FastGelu" and m.root.attrs.get("approximate", "none") == "none"
     if m[X].rank > 1 and m[Y].shape == m[X].shape[-1:]:
         return m.fused(f"com.microsoft::{'BiasGelu' if exact else 'FastGelu'}", (m[X], m[Y]))
     return Miss("no summand is a bias along the last axis", m[SUM].nodes)
+
+
+#: Not yet the Gelu of opset 20, as its graphs show.
+bias_gelu_120 = replace(bias_gelu, anchors=OWN_GELUS).of("1.4", "1.20")
 
 
 A_TURNED, B_TURNED = shared(op.Transpose(A)), shared(op.Transpose(B))
@@ -287,18 +306,20 @@ bias_softmax_111 = pattern("BiasSoftmax", BIAS_SOFTMAX, since="1.4", until="1.11
 #: The CUDA provider's kernels of QuickGelu, of which the first came with 1.14, know doubles; those of norms read what
 #: was cast for them.
 CUDA: tuple[Fusion | Pass, ...] = (
-    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, ort_packed.PRODUCTS,
+    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, *ort_packed.RULES,
     common.gelu.of("1.4"), common.layer_norm.of("1.4", "1.11"), common.layer_norm_of_cast_112.of("1.12", "1.12"),
     common.layer_norm_of_cast.of("1.13"), common.rms_norm.of("1.4", "1.11"), common.rms_norm_of_cast.of("1.12"),
-    split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    split_gathers, split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu_120, bias_gelu,
+    ort_basic.matmul_add_left,
     skip_layer_norm_112, skip_layer_norm_116, skip_layer_norm, bias_skip_layer_norm,
     common.fast_gelu.of("1.4"), common.quick_gelu_or_double.of("1.14"),
     bias_softmax_111, bias_softmax_116, bias_softmax, matmul_scale, ort_packed.bias.of("1.28"), conv_relu,
 )  # fmt: skip
 CPU: tuple[Fusion | Pass, ...] = (
-    ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, ort_packed.PRODUCTS,
+    ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, *ort_packed.RULES,
     gemm_activation, conv_activation, *since("1.4", common.gelu, common.layer_norm, common.rms_norm),
-    split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu, ort_basic.matmul_add_left,
+    split_gathers, split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu_120, bias_gelu,
+    ort_basic.matmul_add_left,
     skip_layer_norm_112, skip_layer_norm_116, skip_layer_norm, bias_skip_layer_norm,
     common.fast_gelu.of("1.4"), common.quick_gelu.of("1.14"), matmul_scale, ort_packed.bias,
 )  # fmt: skip

@@ -2,15 +2,15 @@
 
 Level `extended` makes one of the DequantizeLinear of such weights and of the product that reads it, where the other
 operand is not quantised, nor the result (qdq_selector_action_transformer.cc), and adds the bias behind it in the same
-node (matmul_nbits_fusion.cc; github.com/microsoft/onnxruntime/pull/20587, for 1.19). Scales become those of blocks,
-whatever they were of. As in release 1.31, with which these rules were compared; nothing of this is in 1.16. Which
-release between brought the rest is not known.
+kernel (matmul_nbits_fusion.cc). Scales become those of blocks, whatever they were of. As graphs of releases 1.19 to
+1.31 show.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 from onnxperf.fusions.engine import Fused, Pass, Rewriter, fused
 from onnxperf.fusions.ort_qdq import DEQUANTIZE, QUANTIZE
@@ -52,8 +52,10 @@ def _plain(o: Operator, columns: int) -> bool:
     return added and a.get("alpha", 1.0) == 1 and not a.get("transA", 0) and not a.get("transB", 0)
 
 
-def _weights(g: Rewriter, o: Operator, readers: Counter[object]) -> Operator | None:
-    """The DequantizeLinear of a product's weights, if it is the only one around the product."""
+def _weights(g: Rewriter, o: Operator, readers: Counter[object] | None) -> Operator | None:
+    """The DequantizeLinear of a product's weights, if it is the only one around the product; readers: how many read
+    each tensor, None where that does not matter.
+    """
     dqs = [dq for t in o.present if (dq := g.made_by(t, *DEQUANTIZE))]
     if len(dqs) != 1 or any(u.type in QUANTIZE for u in g.users(o.out)):
         return None
@@ -63,7 +65,8 @@ def _weights(g: Rewriter, o: Operator, readers: Counter[object]) -> Operator | N
     if not fits or g.made_by(o.inputs[1]) is not dq or g.only_user(dq.out) is not o or dq.repeat != o.repeat:
         return None
     same_dtype = scale.dtype == o.out.dtype in ("float32", "float16")
-    return dq if same_dtype and all(readers[_content(t)] == 1 for t in (w, scale)) else None
+    alone = readers is None or all(readers[_content(t)] == 1 for t in (w, scale))
+    return dq if same_dtype and alone else None
 
 
 def _product(o: Operator, dq: Operator, block: int) -> Fused:
@@ -79,30 +82,40 @@ def _product(o: Operator, dq: Operator, block: int) -> Fused:
     return fused(PACKED, o, (dq, o), (*inputs, *bias), {"K": k, "N": n, "bits": bits, "block_size": block})
 
 
-def _of_packed(graph: Graph) -> Graph:
-    """With products of packed weights. Weights and scales that others read too, or scales equal to others', stay."""
+def _of_packed(graph: Graph, blocks: bool = False, shared: bool = False) -> Graph:
+    """With products of packed weights. Weights and scales that others read too, or scales equal to others', stay unless
+    `shared`; blocks: only the MatMul of weights of 4 bits that have scales by block.
+    """
     if not any(o.type in DEQUANTIZE for o in graph.operators):
         return graph
     g, changed = Rewriter(graph), False
     readers: Counter[object] = Counter(c for o in graph.operators for c in {_content(t) for t in o.present})
-    for o in g.of_types(("MatMul", "Gemm")):
-        dq = _weights(g, o, readers)
+    for o in g.of_types(("MatMul",) if blocks else ("MatMul", "Gemm")):
+        dq = _weights(g, o, None if shared else readers)
         block = _block(dq) if dq is not None else None
-        if dq is not None and block:
+        if (
+            dq is not None
+            and block
+            and not (blocks and (BITS[dq.present[0].dtype] != 4 or not dq.attrs.get("block_size")))
+        ):
             g.apply(_product(o, dq, block))
             changed = True
     return g.result() if changed else graph
 
 
-#: Not yet in 1.16.
-PRODUCTS = Pass("weights of few bits", _of_packed, since="1.17")
+#: Pull requests 21374, of all but 4 bits in blocks 27614 and 27769, of what is read once alone 28326.
+PRODUCTS = Pass("weights of few bits", _of_packed, since="1.27")
+PRODUCTS_126 = Pass(PRODUCTS.name, partial(_of_packed, shared=True), since="1.25", until="1.26")
+PRODUCTS_124 = Pass(PRODUCTS.name, partial(_of_packed, blocks=True, shared=True), since="1.19", until="1.24")
+
+RULES = (PRODUCTS_124, PRODUCTS_126, PRODUCTS)
 
 PRODUCT = call(PACKED, X, ...)
 
 
 @pattern("MatMulNBits + bias", PRODUCT + Y, since="1.19")
 def bias(m: Match) -> Fused | None:
-    """A vector added to the columns, unless the product has a bias."""
+    """A vector added to the columns, unless the product has a bias (pull request 20587)."""
     product, added = m[PRODUCT], m[Y]
     if any(product.inputs[5:]) or added.shape != product.out.shape[-1:] or m.g.made_by(added) is product:
         return None

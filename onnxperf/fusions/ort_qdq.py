@@ -10,6 +10,7 @@ without 8-bit operators runs them all.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from onnxperf.fusions.engine import Fused, Pass, Rewriter, redirected
 from onnxperf.fusions.ort_layout import inverse, perm_of
@@ -92,10 +93,9 @@ def _pair_behind(g: Rewriter, maker: Operator, like: Operator, axis: int | None 
     g.apply(Fused((maker,), replace(dq, outputs=(y,)), (replace(maker, outputs=outputs), q)))
 
 
-def _passes(o: Operator, latest: bool) -> bool:
-    """Whether quantised elements may pass an operator as its first operand: a Slice only in later releases."""
-    in_release = latest or o.type != "Slice"
-    return in_release and o.type in PASSED and (o.type != "MaxPool" or o.version >= 12)
+def _passes(o: Operator, slices: bool) -> bool:
+    """Whether quantised elements may pass an operator as its first operand; slices: also a Slice."""
+    return (slices or o.type != "Slice") and o.type in PASSED and (o.type != "MaxPool" or o.version >= 12)
 
 
 def _before(g: Rewriter, reader: Operator) -> Tensor | None:
@@ -106,10 +106,10 @@ def _before(g: Rewriter, reader: Operator) -> Tensor | None:
     return t
 
 
-def _back(g: Rewriter, q: Operator, latest: bool) -> bool:
+def _back(g: Rewriter, q: Operator, slices: bool) -> bool:
     """Pairs on the grid of a QuantizeLinear before what only moves elements; True where there are any."""
     t, changed = _before(g, q), False
-    while (passing := g.made_by(t)) is not None and _passes(passing, latest):
+    while (passing := g.made_by(t)) is not None and _passes(passing, slices):
         t = _before(g, passing)
         if t is None or g.made_by(t, *DEQUANTIZE):
             break
@@ -118,15 +118,15 @@ def _back(g: Rewriter, q: Operator, latest: bool) -> bool:
     return changed
 
 
-def _on(g: Rewriter, dq: Operator, latest: bool) -> bool:
-    """Pairs on the grid of a DequantizeLinear behind what only moves elements; True where there are any. In later
-    releases also where several operators read the result.
+def _on(g: Rewriter, dq: Operator, several: bool) -> bool:
+    """Pairs on the grid of a DequantizeLinear behind what only moves elements; True where there are any. several: also
+    behind a Slice, and where several operators read the result.
     """
     passing, changed = g.only_user(dq.out), False
-    while passing is not None and _passes(passing, latest):
+    while passing is not None and _passes(passing, several):
         y = passing.out
         users = g.users(y)
-        if not latest and len(users) + (y.name in g.graph.output_names) > 1:
+        if not several and len(users) + (y.name in g.graph.output_names) > 1:
             break
         if any(u.type in QUANTIZE for u in users) or not (users or y.name in g.graph.output_names):
             break
@@ -146,14 +146,15 @@ def _written_out(g: Rewriter) -> None:
                 g.apply(Fused((o,), last, tuple(before)))
 
 
-def _propagated(graph: Graph, latest: bool = True) -> Graph:
-    """With pairs before and behind what only moves elements."""
+def _propagated(graph: Graph, several: bool = True, constants: bool = False) -> Graph:
+    """With pairs before and behind what only moves elements; several: see `_on`, constants: behind stored ones too."""
     if not _quantised(graph):
         return graph
     g = Rewriter(graph)
     _written_out(g)
-    changed = [_back(g, q, latest) for q in g.of_types(QUANTIZE) if whole(q)]
-    changed += [_on(g, dq, latest) for dq in g.of_types(DEQUANTIZE) if whole(dq) and not dq.present[0].stored]
+    changed = [_back(g, q, several) for q in g.of_types(QUANTIZE) if whole(q)]
+    dqs = (dq for dq in g.of_types(DEQUANTIZE) if whole(dq) and (constants or not dq.present[0].stored))
+    changed += [_on(g, dq, several) for dq in dqs]
     return g.result() if any(changed) else graph
 
 
@@ -175,21 +176,24 @@ def _stored_float(t: Tensor | None) -> bool:
     return t is not None and t.stored and t.dtype == "float32"
 
 
-def _made_in_pairs(g: Rewriter, o: Operator) -> bool:
-    """Whether a product, or the Relu or Clip behind it, is quantised, and its first operand was."""
+def _quantised_behind(g: Rewriter, o: Operator, between: tuple[str, ...]) -> bool:
+    """Whether a product, or an operator of the types `between` behind it, is quantised."""
     reader = _reader(g, o.out)
-    if reader is not None and reader.type in ("Relu", "Clip"):
+    if reader is not None and reader.type in between:
         reader = _reader(g, reader.out)
-    return reader is not None and reader.type in QUANTIZE and g.made_by(o.inputs[0], *DEQUANTIZE) is not None
+    return reader is not None and reader.type in QUANTIZE
 
 
-def _operands_quantised(graph: Graph) -> Graph:
-    """Weights and biases of products between DequantizeLinear and QuantizeLinear are quantised, or none of both."""
+def _operands_quantised(graph: Graph, between: tuple[str, ...] | None = ("Relu", "Clip")) -> Graph:
+    """Weights and biases of products behind DequantizeLinear are quantised, or none of both, where the product is, see
+    `_quantised_behind`; None: of all.
+    """
     g, changed = Rewriter(graph), False
     for o in g.of_types(WEIGHTED) if _quantised(graph) else ():
         w, bias = o.inputs[1], o.inputs[2] if len(o.inputs) > 2 else None
         dq, x = g.made_by(w, *DEQUANTIZE), g.made_by(o.inputs[0], *DEQUANTIZE)
-        if x is None or not _made_in_pairs(g, o) or not (dq or _stored_float(w)):
+        behind = between is None or _quantised_behind(g, o, between)
+        if x is None or not behind or not (dq or _stored_float(w)):
             continue
         if bias is not None and not (_stored_float(bias) and bias.rank == 1 and x.present[1].stored):
             continue
@@ -202,18 +206,20 @@ def _operands_quantised(graph: Graph) -> Graph:
     return g.result() if changed else graph
 
 
-def _wheres(graph: Graph) -> Graph:
-    """A number that a Where chooses instead of what is dequantised is so as well, if the result is quantised."""
+def _wheres(graph: Graph, pairs: bool = True) -> Graph:
+    """A number that a Where chooses instead of what is dequantised is so as well; pairs: if the result is quantised to
+    the same type.
+    """
     g, changed = Rewriter(graph), False
     for o in g.of_types(("Where",)) if _quantised(graph) else ():
         q = _reader(g, o.out)
-        zero = q.present[2:] if q is not None and q.type in QUANTIZE else ()
+        zero = [t.dtype for t in q.present[2:]] if q is not None and q.type in QUANTIZE else []
         for i in (1, 2):
             t, dq = o.inputs[i], g.made_by(o.inputs[3 - i], *DEQUANTIZE)
-            like = dq is not None and zero and [z.dtype for z in dq.present[2:]] == [zero[0].dtype]
-            if like and t is not None and _stored_float(t) and not t.rank:
-                _stored(g, o, i, zero[0].dtype, replace(t, name=f"{t.name}#{o.name}#scale", value=None))
-                changed = True
+            like = dq is not None and (not pairs or (zero and [z.dtype for z in dq.present[2:]] == zero))
+            if dq is not None and like and t is not None and _stored_float(t) and not t.rank:
+                scale = replace(t, name=f"{t.name}#{o.name}#scale", value=None)
+                o, changed = _stored(g, o, i, dq.present[0].dtype, scale), True
     return g.result() if changed else graph
 
 
@@ -231,21 +237,22 @@ def _turns(dq: Operator, turn: Operator) -> bool:
     return not x.stored or (not (narrow or dq.attrs.get("block_size", 0)) and (whole(dq) or "perm" in turn.attrs))
 
 
-def _around_transposes(graph: Graph) -> Graph:
-    """A Transpose between an operator and a QuantizeLinear reads a DequantizeLinear, one behind a DequantizeLinear is
-    quantised, where one operator at most reads what is between.
+def _around_transposes(graph: Graph, before: bool = True, behind: bool = True) -> Graph:
+    """A Transpose between an operator and a QuantizeLinear reads a DequantizeLinear (`before`), one behind a
+    DequantizeLinear is quantised (`behind`, else of stored elements alone), where one operator at most reads what is
+    between.
     """
     if not any(o.type in DEQUANTIZE for o in graph.operators):
         return graph
     g, changed = Rewriter(graph), False
     for o in g.of_types(("Transpose",)):
         x, readers = o.present[0], g.users(o.out)
-        before, q = g.made_by(x), g.only_user(o.out, *QUANTIZE)
-        if before is None or len(readers) > 1:
+        maker, q = g.made_by(x), g.only_user(o.out, *QUANTIZE)
+        if maker is None or len(readers) > 1:
             continue
-        if before.type in DEQUANTIZE and q is None and _turns(before, o):
-            _pair_behind(g, o, before, _axis(before, inverse(perm_of(o))))
-        elif before.type not in DEQUANTIZE and q is not None and g.only_user(x) is o:
+        if maker.type in DEQUANTIZE and q is None and (behind or maker.present[0].stored) and _turns(maker, o):
+            _pair_behind(g, o, maker, _axis(maker, inverse(perm_of(o))))
+        elif before and maker.type not in DEQUANTIZE and q is not None and g.only_user(x) is o:
             _pair_before(g, o, q, _axis(q, perm_of(o)))
         else:
             continue
@@ -269,10 +276,21 @@ def _units_folded(graph: Graph) -> Graph:
 
 
 ONE_READER_EACH = Pass("a DequantizeLinear each", _one_reader_each, since="1.4")
-PROPAGATION = Pass("pairs around what moves elements", _propagated, since="1.17")
-PROPAGATION_116 = Pass(PROPAGATION.name, lambda graph: _propagated(graph, latest=False), since="1.4", until="1.16")
-#: The three behind it were not yet in 1.16.
-OPERANDS = Pass("quantised operands", _operands_quantised, since="1.17")
-WHERES = Pass("quantised numbers of a Where", _wheres, since="1.17")
+#: Slices and several readers: pull request 21313. Constants were left out between 1.26 and 1.27, as their graphs show.
+PROPAGATION = Pass("pairs around what moves elements", _propagated, since="1.27")
+PROPAGATION_126 = Pass(PROPAGATION.name, partial(_propagated, constants=True), since="1.19", until="1.26")
+PROPAGATION_118 = Pass(PROPAGATION.name, partial(_propagated, several=False), since="1.4", until="1.18")
+#: Pull requests 22889 and 22969, where the result is quantised 24537; a Relu or Clip between as graphs of 1.23 show.
+OPERANDS = Pass("quantised operands", _operands_quantised, since="1.23")
+OPERANDS_122 = Pass(OPERANDS.name, partial(_operands_quantised, between=()), since="1.22", until="1.22")
+OPERANDS_121 = Pass(OPERANDS.name, partial(_operands_quantised, between=None), since="1.21", until="1.21")
+#: Pull request 25576, of pairs alone 27109.
+WHERES = Pass("quantised numbers of a Where", _wheres, since="1.26")
+WHERES_125 = Pass(WHERES.name, partial(_wheres, pairs=False), since="1.24", until="1.25")
 UNITS = Pass("quantised constants transposed", _units_folded, since="1.4")
-TRANSPOSES = Pass("pairs around Transposes", _around_transposes, once=True, since="1.17")
+#: Pull requests 11636 (of constants), 18444 (behind) and 20685 (before).
+TRANSPOSES = Pass("pairs around Transposes", _around_transposes, once=True, since="1.19")
+TRANSPOSES_118 = Pass(TRANSPOSES.name, partial(_around_transposes, before=False), once=True, since="1.17", until="1.18")
+TRANSPOSES_116 = Pass(
+    TRANSPOSES.name, partial(_around_transposes, before=False, behind=False), once=True, since="1.12", until="1.16"
+)

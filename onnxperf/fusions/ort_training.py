@@ -21,7 +21,7 @@ MS = "com.microsoft::"
 #: What rewrites a graph before the backward pass is added (orttraining/core/optimizer/graph_transformer_utils.cc).
 BEFORE: tuple[Fusion | Pass, ...] = since(
     "1.4",
-    ort_basic.RESHAPES,
+    ort_basic.RESHAPES_128,
     ort_basic.ELIMINATION_TRAINING,
     common.layer_norm,
     ort_basic.COMMON_SUBEXPRESSIONS,
@@ -29,7 +29,7 @@ BEFORE: tuple[Fusion | Pass, ...] = since(
     common.rms_norm,
     common.fast_gelu,
     common.quick_gelu,
-    ort_extended.bias_gelu,
+    ort_extended.bias_gelu_120,
 )
 
 

@@ -20,9 +20,10 @@ from op_models import Operator, Tensor
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze"})
 
 
-def with_views(graph: Graph) -> Graph:
-    """The graph with these views."""
-    return _merged(replace(graph, operators=tuple(v for o in graph.operators for v in around(o))))
+def with_views(graph: Graph, merged: bool = True) -> Graph:
+    """The graph with these views; merged: those in a row are one where they can be."""
+    whole = replace(graph, operators=tuple(v for o in graph.operators for v in around(o)))
+    return _merged(whole) if merged else whole
 
 
 def around(o: Operator) -> Iterator[Operator]:

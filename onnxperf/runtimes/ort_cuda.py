@@ -49,9 +49,9 @@ START = StartCosts(
 def kernels(graph: Graph, at: Release = TODAY, registry: Release | None = None) -> Graph:
     """The graph as a release runs it, kernel by kernel; registry: the release whose operators there are, None: today's.
 
-    Views around products of stacks came with 1.17, fused attention with 1.13.
+    Views in a row are merged since 1.21 (pull request 22494), fused attention came with 1.13.
     """
-    viewed = with_views(graph) if at >= release("1.17") else graph
+    viewed = with_views(graph, merged=at >= release("1.21"))
     fused = apart(place(viewed, registry), fused=at >= release("1.13"))
     run = separate(fused, at)
     return run if at >= release(RESIZES_VOLUMES) else replace(run, notes=(*run.notes, *_general_resizes(run)))

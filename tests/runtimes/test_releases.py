@@ -118,16 +118,17 @@ def test_of_rules_that_follow_each_other_one_is_there_at_a_time(name: str) -> No
 
 #: The rules of level extended of the CUDA provider, by the names under which this package listed them before.
 EXTENDED_BEFORE = {
-    "1.6": "gelu layer_norm rms_norm split matmul_transpose_110 bias_gelu skip_layer_norm_112 bias_skip_layer_norm"
+    "1.6": "gelu layer_norm rms_norm matmul_transpose_110 bias_gelu_120 skip_layer_norm_112 bias_skip_layer_norm"
            " fast_gelu bias_softmax_111 matmul_scale",
-    "1.10": "gelu layer_norm rms_norm split cast_first matmul_transpose_110 bias_gelu skip_layer_norm_112"
+    "1.10": "gelu layer_norm rms_norm cast_first matmul_transpose_110 bias_gelu_120 skip_layer_norm_112"
             " bias_skip_layer_norm fast_gelu bias_softmax_111 matmul_scale conv_relu",
-    "1.11": "gelu layer_norm rms_norm split cast_first matmul_transpose bias_gelu skip_layer_norm_112"
+    "1.11": "gelu layer_norm rms_norm cast_first matmul_transpose bias_gelu_120 skip_layer_norm_112"
             " bias_skip_layer_norm fast_gelu bias_softmax_111 matmul_scale conv_relu",
-    "1.12": "gelu layer_norm_of_cast_112 rms_norm_of_cast split cast_first matmul_transpose bias_gelu"
+    "1.12": "gelu layer_norm_of_cast_112 rms_norm_of_cast cast_first matmul_transpose bias_gelu_120"
             " skip_layer_norm_112 bias_skip_layer_norm fast_gelu bias_softmax_116 matmul_scale conv_relu",
-    "1.16": "gelu layer_norm_of_cast rms_norm_of_cast split cast_first matmul_transpose bias_gelu skip_layer_norm_116"
-            " bias_skip_layer_norm fast_gelu quick_gelu_or_double bias_softmax_116 matmul_scale conv_relu",
+    "1.16": "gelu layer_norm_of_cast rms_norm_of_cast split_gathers cast_first matmul_transpose bias_gelu_120"
+            " skip_layer_norm_116 bias_skip_layer_norm fast_gelu quick_gelu_or_double bias_softmax_116"
+            " matmul_scale conv_relu",
 }  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def test_rules_of_level_basic_before_1_17() -> None:
     b = ort_basic
     for older, elimination in (("1.16", b.ELIMINATION_116), ("1.13", b.ELIMINATION_116), ("1.12", b.ELIMINATION_112)):
         present = [f for f in CUDA.rules[BASIC] if there(f.since, f.until, release(older))]
-        assert [elimination, b.matmul_add_flat, b.RESHAPES_116] == [
+        assert [elimination, b.matmul_add_flat_116, b.RESHAPES_128] == [
             f for f in present if f.name in {elimination.name, b.matmul_add.name, b.RESHAPES.name}
         ]
         assert (ort_quantised.requantised in present) == (older != "1.12")
