@@ -57,9 +57,11 @@ RELU_CONV = alone(ort_basic.CONV)
 BEFORE_RELU = alone(RELU_CONV + Y)
 
 
-@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv", since="1.7", until="1.16")
+@pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv", since="1.7", until="1.19")
 def conv_relu(m: Match) -> Fused | Miss | None:
-    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN."""
+    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN (pull request 6351; taken
+    to have gone with 19470, which made convolutions those of cuDNN's frontend).
+    """
     conv, out = m[RELU_CONV], m[RELU_CONV].out
     if out.dtype != "float32":
         return None

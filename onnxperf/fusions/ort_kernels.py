@@ -1,7 +1,7 @@
 """Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions with a bias, com.microsoft::Attention.
 
 A convolution's bias is added by a separate kernel (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
-`fuse_conv_bias` is off). A FusedConv, in releases until 1.16, asks cuDNN for one fused kernel; where cuDNN has none, it
+`fuse_conv_bias` is off). A FusedConv, in releases until 1.19, asks cuDNN for one fused kernel; where cuDNN has none, it
 runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc). Assumed: these
 separate kernels run, since whole models take as long with FusedConv as without (derive/conv.md).
 

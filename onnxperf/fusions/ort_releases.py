@@ -12,8 +12,9 @@ OPSETS = {
 }  # fmt: skip
 NEWEST = "1.31"
 #: Those whose graphs these rules were compared with. What changed between two of them is taken to have come right
-#: after the first, unless something tells more.
+#: after the first, unless something tells more: since DATED, small graphs that the packages for the CPU wrote.
 COMPARED = ("1.11", "1.12", "1.16", NEWEST)
+DATED = "1.17"
 
 
 def opset(at: Release) -> int:
@@ -26,6 +27,9 @@ def says(at: Release) -> str:
     compared = [release(number) for number in COMPARED]
     if at in compared:
         return f"fusions of ONNX Runtime {at} were compared with graphs that it wrote"
+    if at >= release(DATED):
+        wrote = "small graphs that its package for the CPU wrote"
+        return f"fusions of ONNX Runtime {at} are dated by {wrote}; those of the CUDA provider alone are inferred"
     after = next(r for r in compared if r > at)
     before = max((r for r in compared if r < at), default=None)
     inferred = f"fusions of ONNX Runtime {at} are inferred from graphs that {after} wrote"

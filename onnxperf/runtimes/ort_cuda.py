@@ -38,7 +38,9 @@ POLICY = Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}))
 #: Of a convolution: 0.3 to 1.35 s for six on an RTX 2080 Ti, and 0.3 to 0.85 ms each with HEURISTIC
 #: (github.com/PaddlePaddle/PaddleX/pull/5057); 142 and 12 ms for those of a speech tokenizer on an H200 under 1.29
 #: (github.com/sgl-project/sglang-omni/pull/2176), which also found that the plan is kept for the last shape alone. Each
-#: node has its own (conv.h, CudnnConvState).
+#: node has its own (conv.h, CudnnConvState). Until 1.19 EXHAUSTIVE timed cuDNN's algorithms
+#: (cudnnFindConvolutionForwardAlgorithmEx), since 1.20 it is mode B of its frontend's heuristics
+#: (github.com/microsoft/onnxruntime/issues/22705).
 START = StartCosts(
     library_s=(0.3, 3.0), search_s=(1e-3, 0.225),
     search="cudnn_conv_algo_search EXHAUSTIVE, the default, tries algorithms",
@@ -76,6 +78,10 @@ def _general_resizes(graph: Graph) -> Iterator[Note]:
         yield Note("general-resize", says, tuple(dict.fromkeys(nodes)))
 
 
+#: The release whose convolutions are those of cuDNN's frontend (pull request 19470).
+FRONTEND = "1.20"
+
+
 def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's. Until 1.6 it was built with CUDA 10, whose cuBLAS has no kernels for odd sizes on
     tensor cores (its manual, until 11.0). Until 1.7 products in FP16 were cublasHgemm's, summed in FP16
@@ -84,7 +90,7 @@ def in_release(at: Release) -> Mapping[str, Any]:
     multiple = 8 if at <= release("1.6") else POLICY.tensor_multiple
     arena = "doubling" if at <= release("1.15") else POLICY.arena
     policy = replace(POLICY, tensor_multiple=multiple, sums_in_fp16=at <= release("1.7"), arena=arena)
-    start = START if at >= release("1.20") else replace(START, again="")
+    start = START if at >= release(FRONTEND) else replace(START, again="")
     return {"place": partial(kernels, at=at, registry=at), "policy": policy, "start": start}
 
 

@@ -51,10 +51,11 @@ def types(*args: Any, **more: Any) -> list[str]:
         (HALF + "{c=Conv<pads=[1,1,1,1]>(x,w,b) y=Relu(c)}", False),
     ],
 )
-def test_from_1_7_until_1_16_a_convolution_and_its_relu_are_one_node(text: str, fuses: bool) -> None:
+def test_from_1_7_until_1_19_a_convolution_and_its_relu_are_one_node(text: str, fuses: bool) -> None:
     weights = {} if text.startswith(HALF) else W
-    assert "FusedConv" not in types(text, None, **weights) + types(text, "1.6", **weights)
-    for release in ("1.11", "1.12", "1.16"):
+    for release in (None, "1.6", "1.20"):
+        assert "FusedConv" not in types(text, release, **weights)
+    for release in ("1.11", "1.12", "1.16", "1.19"):
         assert (types(text, release, **weights) == ["FusedConv"]) == fuses
 
 
