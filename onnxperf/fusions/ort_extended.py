@@ -59,8 +59,8 @@ BEFORE_RELU = alone(RELU_CONV + Y)
 
 @pattern("Conv + Add + Relu", op.Relu(BEFORE_RELU), op.Relu(RELU_CONV), start="Conv", since="1.7", until="1.19")
 def conv_relu(m: Match) -> Fused | Miss | None:
-    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN (pull request 6351; taken
-    to have gone with 19470, which made convolutions those of cuDNN's frontend).
+    """A Relu of a convolution, or of its sum with a tensor of its shape, as one call of cuDNN (pull request 6351; gone
+    with 19470, which made convolutions those of cuDNN's frontend).
     """
     conv, out = m[RELU_CONV], m[RELU_CONV].out
     if out.dtype != "float32":
@@ -308,7 +308,7 @@ bias_softmax_111 = pattern("BiasSoftmax", BIAS_SOFTMAX, since="1.4", until="1.11
 #: The CUDA provider's kernels of QuickGelu, of which the first came with 1.14, know doubles; those of norms read what
 #: was cast for them.
 CUDA: tuple[Fusion | Pass, ...] = (
-    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, *ort_packed.RULES,
+    ort_functions.inline(ort_functions.ON_CUDA), ort_quantised.pools, *ort_packed.CUDA,
     common.gelu.of("1.4"), common.layer_norm.of("1.4", "1.11"), common.layer_norm_of_cast_112.of("1.12", "1.12"),
     common.layer_norm_of_cast.of("1.13"), common.rms_norm.of("1.4", "1.11"), common.rms_norm_of_cast.of("1.12"),
     split_gathers, split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu_120, bias_gelu,
@@ -318,7 +318,7 @@ CUDA: tuple[Fusion | Pass, ...] = (
     bias_softmax_111, bias_softmax_116, bias_softmax, matmul_scale, ort_packed.bias.of("1.28"), conv_relu,
 )  # fmt: skip
 CPU: tuple[Fusion | Pass, ...] = (
-    ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, *ort_packed.RULES,
+    ort_functions.inline(ort_functions.ON_CPU), DETOURS, ort_layout.PUSH, *ort_quantised.RULES, *ort_packed.CPU,
     gemm_activation, conv_activation, *since("1.4", common.gelu, common.layer_norm, common.rms_norm),
     split_gathers, split, cast_first, matmul_transpose_110, matmul_transpose, bias_gelu_120, bias_gelu,
     ort_basic.matmul_add_left,

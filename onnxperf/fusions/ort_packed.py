@@ -108,7 +108,9 @@ PRODUCTS = Pass("weights of few bits", _of_packed, since="1.27")
 PRODUCTS_126 = Pass(PRODUCTS.name, partial(_of_packed, shared=True), since="1.25", until="1.26")
 PRODUCTS_124 = Pass(PRODUCTS.name, partial(_of_packed, blocks=True, shared=True), since="1.19", until="1.24")
 
-RULES = (PRODUCTS_124, PRODUCTS_126, PRODUCTS)
+#: As the graphs of the CUDA provider show, which has the first one release later.
+CPU = (PRODUCTS_124, PRODUCTS_126, PRODUCTS)
+CUDA = (PRODUCTS_124.of("1.20", "1.24"), PRODUCTS_126, PRODUCTS)
 
 PRODUCT = call(PACKED, X, ...)
 

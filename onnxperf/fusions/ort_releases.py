@@ -12,7 +12,8 @@ OPSETS = {
 }  # fmt: skip
 NEWEST = "1.31"
 #: Those whose graphs these rules were compared with. What changed between two of them is taken to have come right
-#: after the first, unless something tells more: since DATED, small graphs that the packages for the CPU wrote.
+#: after the first, unless something tells more: since DATED, small graphs that the packages for the CPU wrote, and from
+#: 1.19 on those for CUDA.
 COMPARED = ("1.11", "1.12", "1.16", NEWEST)
 DATED = "1.17"
 
@@ -28,8 +29,8 @@ def says(at: Release) -> str:
     if at in compared:
         return f"fusions of ONNX Runtime {at} were compared with graphs that it wrote"
     if at >= release(DATED):
-        wrote = "small graphs that its package for the CPU wrote"
-        return f"fusions of ONNX Runtime {at} are dated by {wrote}; those of the CUDA provider alone are inferred"
+        packages = "packages for CPU and CUDA" if at >= release("1.19") else "package for the CPU"
+        return f"fusions of ONNX Runtime {at} are dated by small graphs that its {packages} wrote"
     after = next(r for r in compared if r > at)
     before = max((r for r in compared if r < at), default=None)
     inferred = f"fusions of ONNX Runtime {at} are inferred from graphs that {after} wrote"
