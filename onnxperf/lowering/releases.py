@@ -49,10 +49,8 @@ class Releases:
             listed = [r for r in map(release, (*self.opsets, self.newest)) if r.major == named.major]
             named = max(listed, default=named)
         if named is None or not self.oldest <= named <= newest:
-            range_known = f"releases {self.oldest} to {newest} are known"
-            raise UsageError(
-                f"{number!r:.60} is no known release of {runtime}: {range_known}, today's without --ort-version"
-            )
+            range_known = f"releases {self.oldest} to {newest} are known; leave the release out for today's"
+            raise UsageError(f"{number!r:.60} is no known release of {runtime}: {range_known}")
         return named
 
     def loading(self, opset: int) -> Release | None:

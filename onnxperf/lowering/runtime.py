@@ -241,7 +241,7 @@ class Runtime:
 def of_version(runtime: Runtime, version: str) -> Runtime:
     """The runtime as a release of it is; UsageError where that is not known, or no releases of it are told apart."""
     if runtime.releases is None:
-        raise UsageError(f"{runtime.name} is known only as it is today: leave --ort-version out")
+        raise UsageError(f"{runtime.name} is known only as it is today: leave the release out")
     return _of_release(runtime, runtime.releases, runtime.releases.named(version, runtime.name))
 
 

@@ -164,7 +164,7 @@ def test_images_can_be_laid_out_since_1_20(older: str, layouts: tuple[str, ...])
 def test_training_is_a_release_of_its_own() -> None:
     assert CUDA.training is not None and CUDA.training.releases is None
     assert of_version(CUDA, "1.19").training is None
-    with pytest.raises(UsageError, match="leave --ort-version out"):
+    with pytest.raises(UsageError, match="leave the release out"):
         of_version(CUDA.training, "1.19")
 
 
