@@ -51,21 +51,22 @@ class Host:
 MEMORY: Final = 64 * 2**30  # of a host; assumed
 
 
-#: The open measurements don't name their processors. Assumed: rows on V100 and T4 ran on servers of 2017 to 2019, whose
-#: pace is 1 (10 us for a node and its kernel), rows on A30 on a server of 2020 to 2022. The other paces are set from
-#: published launch-bound runs under ONNX Runtime's CUDA provider: 7 us a kernel on servers of 2020 to 2022, 4.5 us on
-#: later ones, 3 to 4.5 us on desktops, 13 us on virtual cores at 2 GHz. Assumed: the paces of older desktops (clocked a
-#: third higher than servers of their years) and of a Jetson, and all half-widths, bandwidths, FLOP/s, cores and clocks.
-#: host.md in onnxperf/lab/derive says which rows had been looked at.
+#: The open measurements rarely name their processors. Assumed: rows on V100 and T4 ran on servers of 2017 to 2019,
+#: whose pace is 1 (10 us for a node and its kernel). The other paces are set from launch-bound runs under ONNX
+#: Runtime's CUDA provider, whose paces by run host.md in onnxperf/lab/derive lists: servers of 2020 to 2022 beside
+#: A100 and A30, desktops of 2018 beside a Quadro RTX 6000, of 2020 beside an RTX 3090 and an RTX A4000, later ones
+#: beside an RTX 5000 Ada, a server of 2023 beside an H200, and virtual cores at 2 GHz. Desktops of the same years
+#: differ most: a Ryzen or Core at 4.6 GHz may take half of what those two took. Assumed: the pace of a Jetson, and all
+#: half-widths, bandwidths, FLOP/s, cores and clocks.
 HOSTS: Final = {
     h.name: h
     for h in (
         Host("server-2018", "a server CPU of 2017 to 2019", 1.0, 0.0, 40e9, 200e9, hz=2.9e9),
-        Host("server-2020", "a server CPU of 2020 to 2022", 0.72, 0.15, 50e9, 400e9, hz=3.1e9),
+        Host("server-2020", "a server CPU of 2020 to 2022", 0.78, 0.2, 50e9, 400e9, hz=3.1e9),
         Host("server-2023", "a server CPU of 2023 or later", 0.45, 0.25, 60e9, 600e9, hz=3.4e9),
-        Host("desktop-2018", "a desktop CPU of 2017 to 2019", 0.72, 0.25, 30e9, 200e9, hz=4.2e9),
-        Host("desktop-2020", "a desktop CPU of 2020 to 2022", 0.52, 0.25, 35e9, 250e9, cores=6, hz=4.6e9),
-        Host("desktop", "a desktop CPU at 5 GHz or more", 0.38, 0.25, 40e9, 300e9, cores=8, hz=5.2e9),
+        Host("desktop-2018", "a desktop CPU of 2017 to 2019", 0.8, 0.25, 30e9, 200e9, hz=4.2e9),
+        Host("desktop-2020", "a desktop CPU of 2020 to 2022", 1.1, 0.4, 35e9, 250e9, cores=6, hz=4.6e9),
+        Host("desktop", "a desktop CPU at 5 GHz or more", 0.45, 0.3, 40e9, 300e9, cores=8, hz=5.2e9),
         Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9, hz=2.5e9),
         Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9, cores=6, hz=2.0e9),
     )

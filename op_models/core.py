@@ -149,12 +149,14 @@ class Pointwise(NamedTuple):
     """Each output element by itself, without reuse of data.
 
     `spread` says that an operand is spread over axes that it lacks, so that the place of every element is computed;
-    `steps` is how many a thread takes one after another, where it loops over what it reads for one element.
+    `steps` is how many a thread takes one after another, where it loops over what it reads for one element. `single`:
+    threads load and store elements one by one, not several at once as a vector.
     """
 
     elements: int
     spread: bool = False
     steps: int = 0
+    single: bool = False
 
 
 class Move(NamedTuple):

@@ -133,7 +133,8 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     DRAM: every operand and result once, partial sums, and what is read again. The blocks that are in flight together
     read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
     share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. The longer
-    the parts of k, the less of the result's store shows beside them.
+    the parts of k, the less of the result's store shows beside them; on Hopper, whose SMs finish a block of short k in
+    half of Ampere's time, most of it shows.
     """
     coef = cards.constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
@@ -148,7 +149,8 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     dram_s = dram_bytes / dram_Bps * cards.memory
     l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
     scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes, p, cards)
-    store_s = coef["store"] * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
+    shown = np.where(cards.major >= 9, coef["store_hopper"], coef["store"])
+    store_s = shown * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
     return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
 
 

@@ -16,7 +16,7 @@ from onnxperf.latency.cards import Cards, Works, pipe_on
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
 
 #: The entry of `tensor_gemm.types` whose factors a pipe's products take, where any were measured.
-TYPES = {"tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
+TYPES = {"tensor_tf32": "tf32", "tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
 #: Types whose operands are copied to shared memory by threads on every card, even on those with TMA.
 BY_THREADS = ("sq", "int8_wo", "int4_wo")
 STEP_BYTES = 128  # of k in one iteration of a block's main loop

@@ -13,7 +13,7 @@ from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes.tape import FORWARD, PHASES, WITHIN, phase_of
-from op_models import Collective, Conv, Gemm, Move, Operator, Tensor, Transfer, Work, steps_of, work
+from op_models import Collective, Conv, Gemm, Move, Operator, Pointwise, Tensor, Transfer, Work, steps_of, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
@@ -262,6 +262,8 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     if isinstance(w.size, Conv):
         last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
         w = replace(w, size=w.size._replace(last=last, planned=planned))
+    if isinstance(w.size, Pointwise) and runtime.policy.single_elements and "::" not in o.type:
+        w = replace(w, size=w.size._replace(single=True))
     return w, assumed
 
 

@@ -59,7 +59,8 @@ class Policy:
     takes memory (see onnxperf.running.memory), `channels_last`: all convolutions read and write NHWC, as tensor
     cores want it, `planned`: what their kernels need beside the operands, such as tables of indices, is made when an
     engine is built, `tensor_multiple`: of what the columns and the contracted axis of products in FP16 have to be
-    multiples, to run on tensor cores, `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32.
+    multiples, to run on tensor cores, `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32,
+    `single_elements`: kernels of ONNX's elementwise operators load elements one by one, not as vectors.
     """
 
     tf32: frozenset[str] = frozenset()
@@ -68,12 +69,13 @@ class Policy:
     planned: bool = False
     tensor_multiple: int = 1
     sums_in_fp16: bool = False
+    single_elements: bool = False
 
     def __post_init__(self) -> None:
         families = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
         _need(families and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
         _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
-        for name in ("channels_last", "planned", "sums_in_fp16"):
+        for name in ("channels_last", "planned", "sums_in_fp16", "single_elements"):
             _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         whole = isinstance(self.tensor_multiple, int) and self.tensor_multiple > 0
         _need(whole, "tensor_multiple", "a whole number above 0", self.tensor_multiple)

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
 
 TODAY = release(NEWEST)
-POLICY = Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}))
+#: Kernels of ONNX's elementwise operators load elements one by one (cu_inc/unary_elementwise_impl.cuh,
+#: binary_elementwise_impl.cuh); contrib operators, such as BiasGelu, have vectorised ones.
+POLICY = Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), single_elements=True)
 #: Of a convolution: 0.3 to 1.35 s for six on an RTX 2080 Ti, and 0.3 to 0.85 ms each with HEURISTIC
 #: (github.com/PaddlePaddle/PaddleX/pull/5057); 142 and 12 ms for those of a speech tokenizer on an H200 under 1.29
 #: (github.com/sgl-project/sglang-omni/pull/2176), which also found that the plan is kept for the last shape alone. Each

@@ -161,13 +161,13 @@ def by_library(table: Table) -> list[Table]:
 
     What one version does says little of another: P4's 974 products with a bias ran on sgemm_128x128x8_NT_vec, at .8 of
     the card's peak; its training rows on maxwell_sgemm_64x64_tn and 32x128_tn, at .2 to .4. Rows whose kernel has no
-    name stay, and cards with a tenth of such rows or fewer.
+    name stay, and cards with a tenth of such rows or fewer, or with more rows that are kept back than others.
     """
     other = np.zeros(table.seconds.shape, dtype=bool)
     for j in range(len(table.gpus)):
-        usual = {name for name in table.kernel[(table.seconds[:, j] > 0) & ~table.test, j] if name}
-        if usual:
-            kept_back = table.test & (table.seconds[:, j] > 0)
+        told, kept_back = (part & (table.seconds[:, j] > 0) for part in (~table.test, table.test))
+        usual = {name for name in table.kernel[told, j] if name}
+        if usual and told.sum() >= kept_back.sum():
             unusual = kept_back & np.array([n not in usual | {""} for n in table.kernel[:, j]], dtype=bool)
             other[:, j] = unusual & (unusual.sum() > FEW * kept_back.sum())
     if not other.any():

@@ -22,6 +22,7 @@ from onnxperf.lab.datasets import Kernels, Table, datasets, kernels
 from onnxperf.latency import Constants
 from onnxperf.latency.constants import ConstantSet, Tiles
 
+FEWEST_NAMED = 1000  # rows with a kernel's name: of fewer, whole kinds of shapes can be missing
 FEWEST = 3  # rows for each constant: with fewer, the priors would be passed off as derived
 
 
@@ -65,7 +66,7 @@ def learned(wanted: ConstantSet, every: Sequence[Table]) -> dict[str, list[list[
 def _seen(every: Iterable[Table], tiles: Tiles) -> dict[str, list[list[int]]]:
     """The tiles in kernels' names by compute capability (cc75), the most frequent first.
 
-    Rows that the source kept back tell nothing.
+    Rows that the source kept back tell nothing, nor do fewer than FEWEST_NAMED rows of a capability.
     """
     counts: dict[str, Counter[tuple[int, ...]]] = {}
     named = {k.name for k in kernels().values() if k.tiles == tiles.told_by}
@@ -79,7 +80,7 @@ def _seen(every: Iterable[Table], tiles: Tiles) -> dict[str, list[list[int]]]:
     return {
         capability: [list(size) for size, n in count.most_common() if n >= tiles.share * count.total()]
         for capability, count in sorted(counts.items())
-        if count
+        if count.total() >= FEWEST_NAMED
     }
 
 

@@ -25,10 +25,11 @@ from onnxperf.running.run import Run
 from onnxperf.runtimes import HostCosts
 from onnxperf.schedule import schedule
 
-#: By dotted path, for a server of 2017 to 2019. Priors: what profilers show of the runtime and of a driver's launch, in
-#: whole microseconds; a walk is twice what one takes on a core of 2023 (host.md).
+#: By dotted path, for a server of 2017 to 2019. Priors: what profilers show of the runtime and of a driver's launch,
+#: in whole microseconds; a walk is twice what one takes on a core of 2023, and a run what sessions of one node take
+#: (host.md).
 PARAMETERS = (
-    Parameter("host.ort.run_s", "enter and leave a run", 20e-6, 0.3),
+    Parameter("host.ort.run_s", "enter and leave a run", 40e-6, 0.3),
     Parameter("host.ort.walk_s", "pass a node that launches nothing", 0.4e-6, 0.2),
     Parameter("host.ort.node_s", "prepare the kernels of a node", 3e-6, 0.5),
     Parameter("host.ort.launch_s", "launch a kernel", 4e-6, 0.3),

@@ -146,6 +146,7 @@ CUDA_CORES = ConstantSet(
         Parameter("cuda_core_gemm.l2", "share of L2's rate", 0.40, 0.1, most=1.0),
         Parameter("cuda_core_gemm.norm", "how terms join", 3.3, 0.1),
         Parameter("cuda_core_gemm.store", "of the result's bytes that nothing hides, where k is short", 0.07, 0.5),
+        Parameter("cuda_core_gemm.store_hopper", "the same from Hopper on", 0.5, 0.5),
         Parameter("cuda_core_gemm.scatter", "DRAM bytes for each that a block uses: old cards, long rows", 2.5, 0.3),
         Parameter("cuda_core_gemm.unshared", "the same, short rows", 0.9, 0.15),
         Parameter("cuda_core_gemm.unshared_norm", "how those bytes' time joins the rest", 5.0, 0.3),

@@ -14,11 +14,13 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
-    """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. A thread that
-    loops waits `loop_clocks` for each of its steps.
+    """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
+    takes `spread_slots` where its places are computed, `single_slots` where it is loaded by itself. A thread that loops
+    waits `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
-    slots = coef["address_slots"] * works["spread"] * works["elements"]
+    each = coef["spread_slots"] * works["spread"] + coef["single_slots"] * works["single"]
+    slots = each * works["elements"]
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
     return elementwise(works, cards, works.bytes, slots, coef["each"], loop_s)
 

@@ -15,12 +15,15 @@ def row(n: int, kernel: str, test: bool, seconds: float = 1e-3, gpu: str = "p4")
 
 def test_rows_of_another_library_are_a_table_of_their_own() -> None:
     rows = [row(64, "a", False), row(128, "a", True), row(192, "b", True), row(256, "", True)]
-    (table,) = tables([*rows, row(64, "b", False, gpu="t4"), row(192, "b", True, gpu="t4")], "torch", {})
+    rows += [row(64, "b", False, gpu="t4"), row(192, "b", True, gpu="t4")]
+    (table,) = tables(rows, "torch", {})
+    assert by_library(table) == [table], "one row tells too little of what else p4 runs on"
+    (table,) = tables([*rows, row(320, "a", False), row(384, "a", False)], "torch", {})
     kept, other = by_library(table)
     assert (kept.name, other.name) == ("linear", "linear of another library")
     assert kept.gpus == ("p4", "t4") and other.gpus == ("p4",)  # t4 runs b elsewhere too
-    assert np.isfinite(kept.seconds[:, 0]).tolist() == [True, True, False, True]
-    assert np.isfinite(kept.seconds[:, 1]).tolist() == [True, False, True, False]
+    assert np.isfinite(kept.seconds[:, 0]).tolist() == [True, True, False, True, True, True]
+    assert np.isfinite(kept.seconds[:, 1]).tolist() == [True, False, True, False, False, False]
     assert other.works == table.works[2:3] and np.isfinite(other.seconds).all()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 
@@ -79,13 +80,20 @@ def conv(table: str, b: int, cin: int, cout: int, size: int) -> Work | None:
     return work_of("Conv", inputs, _tensor(b, cout, size, size), attrs)
 
 
-def _file(name: str, columns: tuple[str, ...], shape: Callable[..., Work | None]) -> File:
+#: Cards of which the source kept back every row of the products; half of the shapes that no other card has tell fits.
+HALF_TOLD = frozenset({"a100-pcie-80gb", "h100-sxm", "l4"})
+
+
+def _file(
+    name: str, columns: tuple[str, ...], shape: Callable[..., Work | None], half_told: frozenset[str] = frozenset()
+) -> File:
     """A file of which the operator and these columns make a work."""
 
     def row(r: Record) -> Row:
-        table, size = (r["op"] or "(none)")[:40], sizes(r, *columns)
+        table, size, gpu = (r["op"] or "(none)")[:40], sizes(r, *columns), card(r["device"])
         work, ran = shape(table, *size) if size else None, r.get("kernels") or r.get("kernel") or ""
-        return Row(table, card(r["device"]), work, number(r, "latency_ms") / 1e3, r["split"] == "test", ran)
+        test = r["split"] == "test" and not (gpu in half_told and crc32(repr(size).encode()) % 2)
+        return Row(table, gpu, work, number(r, "latency_ms") / 1e3, test, ran)
 
     return File(name, ("op", "device", "split", "latency_ms", *columns), row)
 
@@ -200,7 +208,7 @@ DATASET = Dataset(
         Kernels("conv", "convolution 3x3", "convolution", 1.5e-4, _long, tiles="convolution", drawn=2000),
     ),
     files=(
-        _file("kernels_gemm.csv.gz", ("b", "m", "k", "n"), product),
+        _file("kernels_gemm.csv.gz", ("b", "m", "k", "n"), product, HALF_TOLD),
         _file("kernels_vector.csv.gz", ("rows", "cols"), vector),
         _file("kernels_conv.csv.gz", ("b", "cin", "cout", "isize"), conv),
     ),

@@ -21,7 +21,11 @@ COLUMNS = (
     "model", "runtime", "version", "gpu", "dtype", "batch", "seq", "latency_ms", "optimized", "io_binding", "source",
 )  # fmt: skip
 #: The tables with graphs: the models in each, and the constants that are derived from it.
-GRAPHS = {"with_graphs.csv": ("transformers", "host"), "cnn_with_graphs.csv": ("convolutional networks", "")}
+GRAPHS = {
+    "with_graphs.csv": ("transformers", "host"),
+    "cnn_with_graphs.csv": ("convolutional networks", ""),
+    "opened.csv": ("further models", "host"),
+}
 GRAPHS_COLUMNS = (
     "model", "graph", "dims", "gpu", "precision", "io_binding", "include_transfers", "ort_version", "measured_ms",
     "source",
@@ -42,20 +46,16 @@ UNOPTIMISED = ("none", "default")  # what `optimized` begins with where the offl
 PRECISIONS = {"fp32": "keep", "fp16": "fp16"}  # products in FP32 may use TF32 where a card has it
 #: The same for graphs that ran, in which FP16 is already stored.
 GRAPHS_PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "fp16": "keep"}
-#: The last release before each change of the runtime: CUDA 11 came with 1.7, products that turn stacks with 1.11,
-#: BiasSoftmax for opset 13 with 1.12, fused attention in FP16 with 1.13; 1.16 still had FusedConv.
-UNTIL = {(1, 6): "1.6", (1, 10): "1.10", (1, 11): "1.11", (1, 12): "1.12", (1, 16): "1.16"}
 
 
 def ort_version(version: str) -> str | None:
-    """The `--ort-version` that stands for a release: the first in UNTIL that is not older, None for newer releases. A
-    development build counts as the release before.
+    """The `--ort-version` of a release, None where none is told. A development build of a release without a patch level
+    counts as the release before.
     """
-    numbers = re.search(r"(?:ORT |^)(\d+)\.(\d+)(.*dev)?", version)
+    numbers = re.search(r"(?:ORT |^)(\d+)\.(\d+)(?:\.(\d+))?(.*dev)?", version)
     if not numbers:
         return None
-    release = int(numbers[1]), int(numbers[2]) - bool(numbers[3])
-    return next((name for last, name in UNTIL.items() if release <= last), None)
+    return f"{numbers[1]}.{int(numbers[2]) - bool(numbers[4] and not numbers[3])}"
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
