@@ -168,9 +168,7 @@ def packed_matmul(op: Operator, a: Tensor, bias: Maybe = None, *, N: int = 0, K:
 
 @op("DequantizeBlocks")
 def dequantise_blocks(op: Operator, *, N: int = 0) -> Work:
-    """2 per weight, which is read packed and written in the type of the product that follows: of N rows those that the
-    output has.
-    """
+    """2 per weight, which is read packed and written in the product's type: of N rows those that the output has."""
     part = {i: t.size * op.out.shape[0] // N for i, t in enumerate(op.inputs) if N and t is not None}
     return work(op, Pointwise(op.out.size), vector=DEQUANTISE * op.out.size, read=part)
 

@@ -147,6 +147,10 @@ def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Processor) -> flo
     return sum((n.passing(costs, cpu) for n in nodes), 0.0)
 
 
+#: Elementwise kernels that passes insert, of contrib operators, which load several elements at once.
+VECTORISED = frozenset({"DequantizeBlocks"})
+
+
 def lower(
     graph: Graph, runtime: Runtime, *, tf32: bool | None = None, include_transfers: bool = False, pinned: bool = True
 ) -> Kernels:
@@ -262,7 +266,8 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     if isinstance(w.size, Conv):
         last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
         w = replace(w, size=w.size._replace(last=last, planned=planned))
-    if isinstance(w.size, Pointwise) and runtime.policy.single_elements and "::" not in o.type:
+    of_onnx = "::" not in o.type and o.type not in VECTORISED
+    if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))
     return w, assumed
 

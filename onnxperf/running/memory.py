@@ -87,8 +87,10 @@ def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = (), limit: int 
     blocks = [_rounded(s, ALIGNMENT) for s in growing if s]
     missing = sum(blocks) - sum(free)
     while missing > 0 and sum(blocks) > max(free, default=0):
-        taken, missing = taken + step, missing - step
-        insort(free, step)
+        regions = 1 if step < limit or sum(blocks) <= step else -(-missing // step)
+        taken, missing = taken + regions * step, missing - regions * step
+        for _ in blocks[:regions]:  # no more of them can be of use
+            insort(free, step)
         step = min(2 * step, limit)
     for size in blocks:
         take(size)
