@@ -236,11 +236,13 @@ def _warps(columns: Array, rows: Array) -> tuple[Array, Array]:
 
 def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards) -> Array:
     """Into how many parts k is split where it is split, [n, g]: as many as let the blocks fill `fill` waves of all
-    resident blocks, `splits` at most, in parts of at least `part` elements; batched products are not split.
+    resident blocks, `splits` at most, in parts of at least `part` elements. Batched products are not split, nor others
+    from Hopper on: of H100's 539 named products 19 are.
     """
     coef = cards.constants.cuda_core_tiles
     most = np.minimum(np.floor(coef["fill"] * cards.sms * resident / tiles), p.k / coef["part"])
-    return np.where(p.batch > 1, 1, np.clip(np.floor(most), 1, coef["splits"]))
+    whole = (p.batch > 1) | (cards.major >= 9)
+    return np.where(whole, 1, np.clip(np.floor(most), 1, coef["splits"]))
 
 
 def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards) -> Array:
