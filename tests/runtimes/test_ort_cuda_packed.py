@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -75,8 +76,8 @@ def test_how_many_rows_read_packed_weights_depends_on_release_and_bits(
         ({"order": True}, "an order of the weights"),
     ],
 )  # fmt: skip
-def test_kernels_for_few_rows_do_not_take_all_sizes(how: dict[str, int], why: str) -> None:
-    graph, kernels = ran(text(1, **how))  # type: ignore[arg-type]
+def test_kernels_for_few_rows_do_not_take_all_sizes(how: dict[str, Any], why: str) -> None:
+    graph, kernels = ran(text(1, **how))
     (note,) = graph.notes
     assert (kernels, note.code) == ((WRITTEN, "weights-written-out") if why else (PACKED, "packed-weights"))
     assert f"({why})" in note.message or not why
@@ -98,8 +99,8 @@ def test_four_bits_of_bitsandbytes_are_read_packed_for_one_row(block: int, rows:
     [({"rows": 2}, "", False), ({"rows": 20}, "", False), ({"rows": 1, "n": 32, "k": 2880}, "", True),
      ({"rows": 1, "n": 32, "k": 2880}, "1.27", False), ({"rows": 2, "n": 32, "k": 2880}, "", False)],
 )  # fmt: skip
-def test_a_bias_has_a_kernel_of_its_own_but_for_one_router(how: dict[str, int], release: str, fused: bool) -> None:
-    plain, biased = (ran(text(**how, bias=bias), release) for bias in (False, True))  # type: ignore[arg-type]
+def test_a_bias_has_a_kernel_of_its_own_but_for_one_router(how: dict[str, Any], release: str, fused: bool) -> None:
+    plain, biased = (ran(text(**how, bias=bias), release) for bias in (False, True))
     assert biased[1] == plain[1] + ["Add"] * (not fused)
     runtime = RUNTIMES["ort-cuda"]
     assert sum(k.visited for k in lower(biased[0], runtime).rows) == 1, "one node"
