@@ -9,6 +9,7 @@ from gpu_specs.device import (
     Corrections,
     Device,
     Lines,
+    PowerMode,
     Rates,
     Source,
     SpecError,
@@ -20,7 +21,7 @@ from gpu_specs.hosts import HOSTS, Host, load_host
 from gpu_specs.prices import Price, prices
 
 __all__ = [
-    "HOSTS", "PIPES", "Cluster", "Corrections", "Device", "Host", "Lines", "Price", "Rates", "Source", "SpecError",
-    "UnknownDevice", "clocked", "clusters", "ids", "limited", "load", "load_cluster", "load_host", "prices", "read",
-    "resolve", "usual_cluster",
+    "HOSTS", "PIPES", "Cluster", "Corrections", "Device", "Host", "Lines", "PowerMode", "Price", "Rates", "Source",
+    "SpecError", "UnknownDevice", "clocked", "clusters", "ids", "limited", "load", "load_cluster", "load_host",
+    "prices", "read", "resolve", "usual_cluster",
 ]  # fmt: skip

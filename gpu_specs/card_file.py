@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from gpu_specs import toml_file as toml
-from gpu_specs.device import PIPES, Corrections, Device, Lines, Rates, Source, SpecError, Status
+from gpu_specs.device import PIPES, Corrections, Device, Lines, PowerMode, Rates, Source, SpecError, Status
 
 MAX_OPERATORS: Final = 1_000
 MAX_LINES: Final = 100
+MAX_MODES: Final = 20
 SLOWEST_ms: Final = 1e6  # of a regression line, at no or at one operation
 #: By generation: bytes per second of a lane, from GT/s and line encoding (128b/130b; 236 of a gen 6 flit's 256 bytes).
 PCIE_LANE_Bps: Final = {
@@ -57,6 +58,25 @@ def _pcie(value: Any) -> float:
     return PCIE_LANE_Bps[gen] * lanes * PCIE_PAYLOAD
 
 
+#: DDR moves two bits a pin in each clock of the memory, which is what nvpmodel sets.
+_MODE: Final = {
+    "name": toml.Key("name", toml.text),
+    "sms": toml.Key("sms", toml.count),
+    "boost_MHz": toml.Key("boost_hz", toml.times(1e6)),
+    "memory_MHz": toml.Key("memory_rate_bps", toml.times(2e6)),
+    "cpu_cores": toml.Key("cpu_cores", toml.count),
+    "cpu_MHz": toml.Key("cpu_hz", toml.times(1e6)),
+    "tdp_W": toml.Key("tdp_W", toml.number),
+}
+
+
+def _modes(value: Any) -> tuple[PowerMode, ...]:
+    if not isinstance(value, list) or len(value) > MAX_MODES:
+        raise toml.Unusable(f"power_mode needs to be written as [[power_mode]] blocks, at most {MAX_MODES}")
+    where = " in [[power_mode]] "
+    return tuple(PowerMode(**toml.take(_MODE, m, f"{where}{i}", _MODE)) for i, m in enumerate(value, 1))
+
+
 _HEAD: Final = {
     "name": toml.Key("name", toml.text, fact=False),
     "kind": toml.Key("kind", toml.one_of("gpu", "cpu"), required=False, fact=False),
@@ -77,6 +97,8 @@ _TABLES: Final = {
         "tensor_MHz": toml.Key("tensor_hz", toml.times(1e6), required=False),
         "smem_KiB": toml.Key("smem_bytes", toml.nbytes(2**10)),
         "threads_per_sm": toml.Key("threads_per_sm", toml.count),
+        "cpu_cores": toml.Key("cpu_cores", toml.count, required=False),
+        "cpu_MHz": toml.Key("cpu_hz", toml.times(1e6), required=False),
     },
     "memory": {
         "memory_kind": toml.Key("memory_kind", toml.text),
@@ -125,7 +147,7 @@ _SOURCE: Final = {
 }
 _FACTS: Final = {
     key: at.field for keys in (_HEAD, *_TABLES.values(), *_CPU.values()) for key, at in keys.items() if at.fact
-}
+} | {"power_mode": "power_modes"}
 """A fact's name in a card file, and in a Device."""
 
 
@@ -143,9 +165,9 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     layout = _CPU if cpu else _TABLES
     older = data.pop("effects", None)  # the name of the table in device files that were written before
     corrections, blocks = data.pop("corrections", older), data.pop("source", [])
-    lines = data.pop("linear", None)
+    lines, modes = data.pop("linear", None), None if cpu else data.pop("power_mode", None)
     tables = {table: data.pop(table, {}) for table in layout}
-    allowed = {*head, *layout, "corrections", "linear", "source"}
+    allowed = {*head, *layout, "corrections", "linear", "source", *([] if cpu else ["power_mode"])}
     fields, facts = toml.take(head, data, "", allowed), [key for key in data if key in _FACTS]
     for table, keys in layout.items():
         where = f" in [{table}]"
@@ -159,6 +181,9 @@ def _device(id: str, data: dict[str, Any]) -> Device:
     defaults |= _NOT_OF_A_CPU if cpu else {}
     if corrections is not None:
         fields["corrections"] = Corrections(**toml.take(_CORRECTIONS, corrections, " in [corrections]", _CORRECTIONS))
+    if modes is not None:
+        fields["power_modes"] = _modes(modes)
+        facts.append("power_mode")
     if lines is not None:
         fields["lines"] = Lines(**toml.take(_LINES, lines, " in [linear]", _LINES))
     return Device(**{"id": id} | defaults | fields, sources=_sources(blocks, facts))

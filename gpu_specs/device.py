@@ -107,6 +107,37 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerMode:
+    """What a mode of nvpmodel leaves of a Jetson: SMs, clocks, cores of its processor, and watts of the module.
+
+    boost_hz: of the SMs; memory_rate_bps: data rate of one memory pin; cpu_hz: of each core.
+    """
+
+    name: str
+    sms: int
+    boost_hz: float
+    memory_rate_bps: float
+    cpu_cores: int
+    cpu_hz: float
+    tdp_W: float
+
+    def __str__(self) -> str:
+        figures = self.boost_hz / 1e6, self.memory_rate_bps / 2e6, self.cpu_hz / 1e6
+        sm, memory, cpu = (f"{x:.0f} MHz" for x in figures)
+        gpu, cores = f"{self.sms} SMs at {sm}", f"{self.cpu_cores} cores at {cpu}"
+        return f"{self.name}: {gpu}, memory at {memory}, {cores}, {self.tdp_W:g} W"
+
+    def answers_to(self, name: str) -> bool:
+        """Whether that is its name, in any case, with any of " _-" inside, and with or without nvpmodel's MODE_."""
+        return _bare(name) == _bare(self.name)
+
+
+def _bare(name: str) -> str:
+    """A mode's name without the differences in spelling that do not count."""
+    return re.sub(r"[\s_-]+", "", name.casefold()).removeprefix("mode")
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """Regression lines of layers by category, t = b0 + b1 c: seconds of a layer of c operations on this very device.
 
@@ -193,6 +224,11 @@ class Device:
     """Names that could mean another card, too; they are taken as this one, with a remark."""
     notes: tuple[str, ...] = ()
     """What is disputed or surprising about the figures."""
+    cpu_cores: int = 0
+    """Cores of the processor on the same module, and their clock; 0 on cards, and where nobody said."""
+    cpu_hz: float = 0.0
+    power_modes: tuple[PowerMode, ...] = ()
+    """The modes of nvpmodel; the figures of the file are those of one of them."""
     cluster: Cluster | None = None
     """How several of it are joined; None where nobody said."""
     locked: bool = False
@@ -235,13 +271,18 @@ class Device:
         return tuple(fact for at in self.sources if at.status == "unverified" for fact in at.facts)
 
 
-def limited(device: Device, *, power_W: float | None = None, clock_hz: float | None = None) -> Device:
-    """The card under another power limit (W) and at most this SM clock (Hz); None leaves it as it is.
+def limited(
+    device: Device, *, power_W: float | None = None, clock_hz: float | None = None, mode: str | None = None
+) -> Device:
+    """The card in a mode of nvpmodel, under another power limit (W) and at most this SM clock (Hz); None leaves it as
+    it is.
 
     Rates of arithmetic follow the clock; memory has a clock of its own. Raises SpecError for what the card can't do.
     """
-    if device.kind == "cpu" and (power_W is not None or clock_hz is not None):
+    if device.kind == "cpu" and (power_W is not None or clock_hz is not None or mode is not None):
         raise SpecError(f"{device.id} is a CPU: its power and clock are set by calibration")
+    if mode is not None:
+        device = _in_mode(device, str(mode))
     if power_W is not None:
         least, most = LEAST_POWER * device.tdp_W, MOST_POWER * device.tdp_W
         if not least <= power_W <= most:
@@ -255,6 +296,24 @@ def limited(device: Device, *, power_W: float | None = None, clock_hz: float | N
         tensor = min(1.0, clock_hz / device.tensor_hz)
         device = replace(clocked(device, clock_hz / device.boost_hz, tensor), locked=True)
     return device
+
+
+def _in_mode(device: Device, name: str) -> Device:
+    """The card in one of its power modes. Raises SpecError where it has no such mode."""
+    mode = next((m for m in device.power_modes if m.answers_to(name)), None)
+    if mode is None:
+        names = ", ".join(m.name for m in device.power_modes)
+        has = f"its power modes are {names}" if names else "only Jetson modules have power modes"
+        raise SpecError(f"{device.id} has no power mode {name[:64]!r}: {has}")
+    rate = mode.boost_hz / device.boost_hz
+    device = clocked(device, rate, rate)
+    share, memory = mode.sms / device.sms, mode.memory_rate_bps / (device.memory_rate_bps or mode.memory_rate_bps)
+    rates = Rates(tuple((pipe, rate * share) for pipe, rate in device.dense_flops.pairs))
+    return replace(
+        device, sms=mode.sms, dense_flops=rates, memory_rate_bps=mode.memory_rate_bps, tdp_W=mode.tdp_W,
+        bandwidth_Bps=device.bandwidth_Bps * memory, pcie_Bps=device.pcie_Bps * memory,
+        cpu_cores=mode.cpu_cores, cpu_hz=mode.cpu_hz,
+    )  # fmt: skip
 
 
 def clocked(device: Device, vector: float, tensor: float) -> Device:

@@ -1,7 +1,9 @@
 """The processors that launch a card's kernels: some ship under a name, any other is read from a TOML file."""
 
+from __future__ import annotations
+
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,12 @@ class Host:
     source: str = "assumed"
     cores: int = 4
     hz: float = 3e9
+
+    def clocked(self, hz: float, cores: int) -> Host:
+        """The same processor with cores of another clock, or another number of them: its pace follows the clock."""
+        share = hz / self.hz
+        flops = self.flops * share * cores / self.cores
+        return replace(self, pace=self.pace / share, flops=flops, cores=cores, hz=hz)
 
     @property
     def title(self) -> str:
@@ -56,8 +64,9 @@ MEMORY: Final = 64 * 2**30  # of a host; assumed
 #: Runtime's CUDA provider, whose paces by run host.md in onnxperf/lab/derive lists: servers of 2020 to 2022 beside
 #: A100 and A30, desktops of 2018 beside a Quadro RTX 6000, of 2020 beside an RTX 3090 and an RTX A4000, later ones
 #: beside an RTX 5000 Ada, a server of 2023 beside an H200, and virtual cores at 2 GHz. Desktops of the same years
-#: differ most: a Ryzen or Core at 4.6 GHz may take half of what those two took. Assumed: the pace of a Jetson, and all
-#: half-widths, bandwidths, FLOP/s, cores and clocks.
+#: differ most: a Ryzen or Core at 4.6 GHz may take half of what those two took. Assumed: the pace of a Jetson's Cortex
+#: A78AE at 2 GHz, that a Thor's Neoverse V3AE at 2.6 GHz has the pace of a server of 2023 by its clock, and all
+#: half-widths, bandwidths, FLOP/s, cores and clocks. Number and clock of a Jetson's cores stand in its card.
 HOSTS: Final = {
     h.name: h
     for h in (
@@ -68,7 +77,8 @@ HOSTS: Final = {
         Host("desktop-2020", "a desktop CPU of 2020 to 2022", 1.1, 0.4, 35e9, 250e9, cores=6, hz=4.6e9),
         Host("desktop", "a desktop CPU at 5 GHz or more", 0.45, 0.3, 40e9, 300e9, cores=8, hz=5.2e9),
         Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9, hz=2.5e9),
-        Host("jetson", "the Arm cores of a Jetson module at 2 GHz", 2.2, 0.4, 20e9, 60e9, cores=6, hz=2.0e9),
+        Host("jetson", "the Arm cores of a Jetson module", 2.2, 0.4, 20e9, 60e9, cores=6, hz=2.0e9),
+        Host("jetson-thor", "the Arm cores of a Jetson Thor", 0.6, 0.4, 60e9, 500e9, cores=14, hz=2.6e9),
     )
 }
 

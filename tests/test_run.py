@@ -47,8 +47,8 @@ STAGES = ("session_graph", "typed_graph", "run_graph", "footprint", "kernels", "
 FROM_RUN_GRAPH = ("run_graph", "footprint", "kernels", "estimates", "timeline")
 FROM_KERNELS = ("kernels", "estimates", "timeline")
 #: What the graph was loaded with, and what its devices are and are set to: a run is not asked for another.
-FIXED = {"model", "gpu", "batch", "inputs", "trip_counts", "power_limit_W", "clock_Hz", "mode", "loss", "optimizer",
-         "recompute", "accumulate", "gpus", "parallel", "cluster"}  # fmt: skip
+FIXED = {"model", "gpu", "batch", "inputs", "trip_counts", "power_mode", "power_limit_W", "clock_Hz", "mode",
+         "loss", "optimizer", "recompute", "accumulate", "gpus", "parallel", "cluster"}  # fmt: skip
 #: For each other term of a scenario another value, and the stages that depend on it.
 TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "precision": ("fp16", ("typed_graph", *FROM_RUN_GRAPH)),

@@ -21,7 +21,7 @@ from tests.decide.models import net
 SMALL = '<ir_version: 9, opset_import: ["" : 20]> g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }'
 #: What nobody means.
 ODD: tuple[Any, ...] = (0, -1, 1.5, True, "", "nothing", b"l4", [], np.zeros(3), object, Path("nowhere"), float("nan"))
-TEXTS = ("ort_version", "parallel")  # read where they are used
+TEXTS = ("ort_version", "parallel", "power_mode")  # read where they are used
 
 
 @pytest.mark.parametrize(("name", "value"), [*product(TERMS, ODD)], ids=str)

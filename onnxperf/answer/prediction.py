@@ -161,7 +161,7 @@ class Prediction(Document):
             "schema_version": SCHEMA_VERSION,
             "onnxperf_version": VERSION,
             **plain(s, "model", "gpu", "runtime", *(["ort_version"] if s.ort_version else []), "precision"),
-            **plain(s, *(["layout"] if s.layout else [])),
+            **plain(s, *(["layout"] if s.layout else []), *(["power_mode"] if s.power_mode else [])),
             "method": self.run.method.name,
             **plain(s, "batch", "streams", "cuda_graph"),
             "inputs": [{"name": name, "shape": list(shape)} for name, shape in s.inputs],

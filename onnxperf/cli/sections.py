@@ -10,7 +10,7 @@ import click
 SECTIONS = {
     "Where it runs": (
         "gpu", "every", "capacity_bytes", "generation", "prices", "runtime", "ort_version", "opt_level",
-        "ort_transformers", "host", "gpus", "parallel", "cluster", "power_limit_W", "clock_Hz",
+        "ort_transformers", "host", "gpus", "parallel", "cluster", "power_mode", "power_limit_W", "clock_Hz",
     ),
     "What is run": (
         "batch", "batches", "fit", "shapes", "dims", "fix_dims", "trip_counts", "precision", "layout",

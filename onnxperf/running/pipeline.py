@@ -130,10 +130,10 @@ def _check_bindings(r: Request) -> None:
 
 
 def _set(device: Device, terms: Mapping[str, Any]) -> Device:
-    """A device as it is asked for: what joins several of it, the power and the clock that it is limited to."""
-    power, clock = terms.get("power_limit_W"), terms.get("clock_Hz")
+    """A device as it is asked for: what joins several of it, its power mode, and limits of power and clock."""
+    power, clock, mode = (terms.get(name) for name in ("power_limit_W", "clock_Hz", "power_mode"))
     try:
-        return gpu_specs.limited(joined(device, terms.get("cluster")), power_W=power, clock_hz=clock)
+        return gpu_specs.limited(joined(device, terms.get("cluster")), power_W=power, clock_hz=clock, mode=mode)
     except gpu_specs.SpecError as e:
         raise UsageError(str(e)) from e
 

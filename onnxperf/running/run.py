@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpu_specs import Device, Host, load_host, usual_cluster
+from gpu_specs import Device, Host, usual_cluster
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
 from onnxperf.ground.errors import UsageError, counted, printable
 from onnxperf.ground.names import AMP
@@ -28,7 +28,16 @@ from onnxperf.passes.precision import lacks_unit, precision
 from onnxperf.passes.step import Training
 from onnxperf.running.checks import check
 from onnxperf.running.memory import Footprint, Memory, footprint, memory
-from onnxperf.running.scenario import PLATFORMS, Scenario, plan_of, runtime_of, settled, training_of, usual_host
+from onnxperf.running.scenario import (
+    PLATFORMS,
+    Scenario,
+    launching,
+    plan_of,
+    runtime_of,
+    settled,
+    training_of,
+    usual_host,
+)
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
@@ -358,7 +367,7 @@ def columns(devices: Sequence[Device], precision: str) -> list[list[int]]:
 
 def _cpus(host: str, devices: Sequence[Device]) -> tuple[Host, ...]:
     """The host of that name for every device, or the one that is usual for each."""
-    return tuple(load_host(host or usual_host(device)) for device in devices)
+    return tuple(launching(host, device) for device in devices)
 
 
 def _processors(cpus: Sequence[Host], c: Constants) -> tuple[HostProcessor, ...]:

@@ -66,15 +66,23 @@ def usual_host(device: Device) -> str:
     if device.id in HOSTS:
         return device.id
     if device.memory_kind.startswith("LPDDR"):
-        return "jetson"
+        return "jetson" if device.capability < (10, 0) else "jetson-thor"
     years = 0 if device.capability < (8, 0) else 1 if device.capability < (8, 9) else 2
     return (DESKTOPS if device.desktop else SERVERS)[years]
+
+
+def launching(name: str, device: Device) -> Host:
+    """The host of that name, or the usual one of a device where that is ""; where it is the device's own, with its
+    cores and clock. Raises SpecError where it is not known.
+    """
+    host = load_host(name or usual_host(device))
+    return host.clocked(device.cpu_hz, device.cpu_cores) if device.cpu_hz and host.name == usual_host(device) else host
 
 
 def host_of(s: Scenario, device: Device) -> Host:
     """The host of a scenario, or the usual one of the device. Raises UsageError where it is not known."""
     try:
-        return load_host(s.host or usual_host(device))
+        return launching(s.host, device)
     except SpecError as e:
         raise UsageError(str(e)) from e
 

@@ -176,6 +176,10 @@ class Terms:
               " --host-only`.",
         usual="usual for the card", metavar="NAME|FILE", file=True, method="scheduled",
     )  # fmt: skip
+    power_mode: str | None = term(
+        None, "Power mode of a Jetson, as nvpmodel names it: 15W, MAXN, ... `onnxperf gpus NAME` lists them.",
+        metavar="15W|MAXN", usual="that of the card's figures", again=True,
+    )  # fmt: skip
     power_limit_W: float | None = term(None, "Power limit, as by nvidia-smi -pl.", flags=("--power-limit",),
                                        metavar="W", number="power limit (W)", method="power_limit",
                                        again=True)  # fmt: skip
@@ -212,6 +216,7 @@ class Common(TypedDict, total=False):
     include_transfers: bool
     pageable: bool
     host: str | os.PathLike[str] | None
+    power_mode: str | None
     power_limit_W: float | None
     clock_Hz: float | None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from gpu_specs import PIPES, Device
+from gpu_specs import PIPES, Device, PowerMode
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import number, tabulate
 
@@ -19,19 +19,22 @@ NO_FACT = frozenset(
     {"id", "name", "kind", "dense_flops", "corrections", "lines", "sources", "aliases", "short_names", "notes"}
     | {"locked", "file", "cluster"}
 )
+#: What modules alone have, which hold a processor as well.
+OF_A_MODULE = ("cpu_cores", "cpu_hz", "power_modes")
 #: What a kind of device has no figure for.
 LACKED = {
     "gpu": frozenset({"l3_bytes"}),
     "cpu": frozenset({
         "capability", "node_nm", "tensor_hz", "l2_partitions", "smem_bytes", "threads_per_sm", "tdp_W", "pcie_Bps",
         "nvlink_Bps", "inline_ecc", "memory_bus_bits", "memory_rate_bps", "nvml_names", "base_hz",
+        *OF_A_MODULE,
     }),
 }  # fmt: skip
 
 
 def facts(device: Device) -> dict[str, Any]:
     """A card's figures by name, in SI units; its rates one by one."""
-    left_out = NO_FACT | LACKED[device.kind]
+    left_out = NO_FACT | LACKED[device.kind] | {name for name in OF_A_MODULE if not getattr(device, name)}
     named = {f.name: getattr(device, f.name) for f in fields(device) if f.name not in left_out}
     return {**named, **device.dense_flops}
 
@@ -77,10 +80,16 @@ def show_gpu(out: Console, device: Device) -> None:
     out.print(Text(f"{printable(device.name)} ({printable(device.id)})", style="bold"))
     rows = []
     for name, value in facts(device).items():
+        if name == "power_modes":  # lines of their own
+            continue
         source = device.source_of(name)
         status, text = (source.status, source.text) if source else ("default", "not in the card file")
         rows.append((name, printable(quantity(name, value)), status, printable(text)))
     out.print(tabulate(out, ("!fact", "!value", "!status", "source"), rows, spare=("status", "source")))
+    for mode in device.power_modes:
+        out.print(Text(printable(f"power mode {mode}")))
+    if source := device.source_of("power_modes"):
+        out.print(Text(printable(f"Power modes: {source.text} ({source.status})")))
     for note in device.notes:
         out.print(Text(printable(note)))
 
@@ -93,8 +102,15 @@ def as_json(device: Device) -> dict[str, Any]:
         "name": device.name,
         "aliases": [*device.aliases, *device.short_names],
         "kind": device.kind,
-        **{k: list(v) if isinstance(v, tuple) else v for k, v in specs.items() if k not in device.dense_flops},
+        **{k: _plain(v) for k, v in specs.items() if k not in device.dense_flops},
         "dense_flops": dict(device.dense_flops),
         "sources": {name: {"status": s.status, "text": s.text} for name in specs if (s := device.source_of(name))},
         "notes": list(device.notes),
     }
+
+
+def _plain(value: Any) -> Any:
+    """A figure as plain data."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if isinstance(value, PowerMode) else value

@@ -115,6 +115,7 @@ def terms(p: Prediction) -> Iterator[str]:
         f"{s.streams} streams" if s.streams > 1 else "",
         f"with H2D/D2H copies{' from pageable memory' if s.pageable else ''}" if s.include_transfers else "",
         f"{s.host} host" if s.host != usual_host(p.device) else "",
+        f"power mode {s.power_mode}" if s.power_mode else "",
         f"power limit {s.power_limit_W:g} W" if s.power_limit_W else "",
         f"clock {s.clock_Hz / 1e6:g} MHz" if s.clock_Hz else "",
     )  # fmt: skip

@@ -64,3 +64,9 @@ def test_what_is_no_host_is_refused(name: str, says: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_host(name)
     assert says in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_a_clock_sets_the_pace_of_a_host_and_cores_its_flops() -> None:
+    h, usual = HOSTS["jetson"].clocked(1e9, 3), HOSTS["jetson"]
+    assert (h.pace, h.flops, h.cores, h.hz) == (2 * usual.pace, usual.flops / 4, 3, 1e9)
+    assert "3 cores" in h.title
