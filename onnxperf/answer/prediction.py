@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxperf.answer.first_run import FirstRun
+    from onnxperf.answer.trtexec import TrtexecSummary
 
 Path = str | os.PathLike[str]
 SCHEMA_VERSION = 1
@@ -151,6 +152,17 @@ class Prediction(Document):
         """Of several GPUs: their plan, what joins them, how long they exchange data, stages; None for one."""
         return parallel(self.run, self.column)
 
+    @property
+    def trtexec(self) -> TrtexecSummary | None:
+        """What trtexec's performance summary would say, with pinned copies whether they were asked for or not; None
+        where TensorRT does not run the whole on one GPU.
+        """
+        if self.scenario.runtime != "tensorrt":  # the most common runs read no module for this
+            return None
+        from onnxperf.answer.trtexec import trtexec_summary
+
+        return trtexec_summary(self.run, self.column)
+
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data, as `prediction.schema.json` describes it."""
         s = self.scenario
@@ -174,6 +186,7 @@ class Prediction(Document):
             "energy": None if self.watts is None else plain(self, "watts", "joules", "joules_per_sample"),
             **({} if self.training is None else {"training": self.training}),
             **({} if self.parallel is None else {"parallel": self.parallel}),
+            **({} if self.trtexec is None else plain(self, "trtexec")),
             **({} if self.first_run is None else plain(self, "first_run")),
             "gaps": [plain(gap, "before", "after", "seconds", "stalled_on") for gap in self._gaps()],
             **plain(self, "kernels", "cpu_operators"),

@@ -19,6 +19,9 @@ from onnxperf.running.terms import USUAL_METHOD
 Other = Callable[[Run], Run]  # has a run follow a method that predictions don't take
 #: What ONNX Runtime's rewrites add to the name of a node or tensor to name the operator that they make of it.
 RENAMED = re.compile(r"^fused |(_nchwc|_nhwc|_token_\d+|/MatMulAddFusion|/MatMulScaleFusion/|:\d+)$")
+#: What TensorRT writes around the names of nodes in that of a layer: "/conv/Conv + PWN(PWN(/act/Sigmoid), /act/Mul)".
+FUSED = re.compile(r" \+ |, |PWN\(|\)")
+REFORMATS = "Reformatting CopyNode"  # begins the name of a layer that does no node's work
 EXPORTED = "node_"  # PyTorch's exporter names a node by this and the name of its output
 
 
@@ -95,9 +98,9 @@ def joined(operators: Sequence[OperatorTime], prediction: Prediction) -> tuple[J
 def owners(operators: Sequence[Named], kernels: Sequence[Holding]) -> dict[int, int]:
     """The kernel that each operator belongs to, by index; both in order. Operators that belong to none are left out.
 
-    ONNX Runtime renames what it fuses. An operator belongs to the kernel of the same name; else to a kernel that holds
-    the node which the operator is named after; else, in order, to the next kernel without an operator whose type is the
-    same, or ends in the other's (BiasGelu, Gelu).
+    ONNX Runtime renames what it fuses, TensorRT joins the names. An operator belongs to the kernel of the same name;
+    else to a kernel that holds a node which the operator is named after; else, in order, to the next kernel without an
+    operator whose type is the same, or ends in the other's (BiasGelu, Gelu).
     """
     owner = _by_name(operators, kernels)
     for alike in (str.__eq__, _related):
@@ -140,7 +143,12 @@ def _stems(name: str) -> list[str]:
     stems = [name]
     while (stem := RENAMED.sub("", stems[-1])) != stems[-1]:
         stems.append(stem)
-    return [*stems, *(EXPORTED + stem for stem in stems)]
+    return [*stems, *(EXPORTED + stem for stem in stems), *nodes_of_layer(name)]
+
+
+def nodes_of_layer(name: str) -> tuple[str, ...]:
+    """The names of the nodes whose work a layer of TensorRT does; of what is no such layer its name."""
+    return () if name.startswith(REFORMATS) else tuple(filter(None, FUSED.split(name)))
 
 
 def by_type(rows: Iterable[Joined]) -> tuple[Joined, ...]:

@@ -206,8 +206,8 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
     Both are predicted with the same options. Kernels are matched by their work, not by their names, so exports of two
     frameworks can be compared. A --dim or --shapes with a name of only one model applies to that model.
 
-    A or B can also be a recorded run: a file of `predict --trace`, or a profile of ONNX Runtime. Operators are then
-    matched by name. Two recorded runs need no --gpu.
+    A or B can also be a recorded run: a file of `predict --trace`, a profile of ONNX Runtime, or one of trtexec
+    --exportProfile. Operators are then matched by name. Two recorded runs need no --gpu.
 
     A model B that does not fit into GPU memory is over any --fail-above, whether A fits or not.
 
@@ -217,6 +217,7 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
       onnxperf diff yesterday.onnx today.onnx --gpu l4 --batch 8 --fail-above 5%
       onnxperf diff a.onnx b.onnx --gpu a100 --dim sequence=128 --json -
       onnxperf diff onnxruntime_profile.json model.onnx --gpu l4 --batch 8
+      onnxperf diff trtexec_profile.json model.onnx --gpu t4 --runtime tensorrt
     """
     from onnxperf.scoring.run_files import is_run
 

@@ -1,4 +1,5 @@
-"""Reads runs from files: traces of `onnxperf predict --trace`, and profiles of ONNX Runtime, which have one format.
+"""Reads runs from files: traces of `onnxperf predict --trace` and profiles of ONNX Runtime, which have one format, and
+the profiles of layers that trtexec writes with --exportProfile.
 
 Files come from strangers: sizes are limited, and whatever is no event is an error that says where it stands.
 """
@@ -7,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import fsum
 from statistics import median
 from typing import Any, NoReturn
 
 from onnxperf.answer.prediction import Prediction
+from onnxperf.calibrate.matching import nodes_of_layer
 from onnxperf.ground.codec import shown
 from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
@@ -29,15 +33,25 @@ LAUNCHES_ONLY = (
     "the profile has no times of kernels: those of nodes on the GPU are of their launches, unless the process ran with"
     " CUDA_LAUNCH_BLOCKING=1"
 )
+LAYERS_ONLY = (
+    "a profile of trtexec has no time of whole runs: here it is that of all layers together, without the gaps between"
+    " them"
+)
+TYPE = re.compile(r"([A-Za-z]\w*?)(?:_\d+)*$")  # in the last part of a node's name: Conv in /model.0/conv/Conv_1
+NO_TYPE = "Layer"
 
 
 @dataclass(slots=True)
 class _Events:
-    """What was read: runs as begin, end and arguments; calls of nodes; kernels as begin, lasts, parent and type."""
+    """What was read: runs as begin, end and arguments; calls of nodes; kernels as begin, lasts, parent and type; layers
+    of TensorRT, and the number of runs that they were timed in.
+    """
 
     runs: list[tuple[float, float, Event]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     kernels: list[tuple[float, float, str, str]] = field(default_factory=list)
+    layers: list[Timed] = field(default_factory=list)
+    count: int = 0
     nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by the name of an operator
     keys: dict[Key, Key] = field(default_factory=dict)  # of operators, so that equal ones are held once
 
@@ -45,7 +59,8 @@ class _Events:
 def diff_runs(a: Prediction | str | os.PathLike[str], b: Prediction | str | os.PathLike[str]) -> RunDifference:
     """What two runs differ in, each a prediction or the path of a file that tells of one: operators matched by name.
 
-    Such a file is a trace of `Prediction.to_trace`, or a profile of ONNX Runtime. Raises UsageError where it is none.
+    Such a file is a trace of `Prediction.to_trace`, or a profile of ONNX Runtime or trtexec. Raises UsageError where it
+    is none.
     """
     with speaking_of_arguments():
         return difference(*(of(x) if isinstance(x, Prediction) else read(x) for x in (a, b)))
@@ -67,7 +82,8 @@ def is_run(path: object) -> bool:
 def read(path: str | os.PathLike[str]) -> TimedRun:
     """The run in a file: the only one of a trace, medians over the runs of a profile, its first left out of several.
 
-    Raises UsageError, which names the file and the line, where it is neither.
+    The layers of TensorRT in a profile of trtexec count once in a run. Raises UsageError, which names the file and the
+    line, where it is none of these.
     """
     name, events = printable(os.fspath(path)), _Events()
     try:
@@ -90,7 +106,7 @@ def _events(path: str | os.PathLike[str]) -> Iterator[tuple[str, Any]]:
             line = file.readline(MAX_LINE + 1)
             if not line:
                 return
-            where, text = f"line {number}", line.decode("utf-8", "replace").strip().rstrip(",")
+            where, text = f"line {number}", line.decode("utf-8", "replace").strip().strip(",").strip()
             if len(line) > MAX_LINE:
                 raise UsageError(f"{where} is longer than {MAX_LINE >> 20} MiB; ONNX Runtime writes an event a line")
             if text in ("", "[", "]"):
@@ -115,6 +131,8 @@ def _refuse(name: str) -> NoReturn:
 
 def _take(events: _Events, event: Any, where: str) -> None:
     """Add an event to what was found, if it tells of a run, a node or a kernel."""
+    if isinstance(event, dict) and ("averageMs" in event or [*event] == ["count"]):
+        return _take_layer(events, event, where)
     if not isinstance(event, dict) or "ph" not in event:
         raise UsageError(f"{where} is not a trace event: {shown(event)}")
     if event["ph"] != "X":
@@ -137,6 +155,23 @@ def _take(events: _Events, event: Any, where: str) -> None:
         _keep_nodes(events, operator, args, where)
 
 
+def _take_layer(events: _Events, event: Event, where: str) -> None:
+    """Add a layer of TensorRT, or the number of runs that trtexec counts before them; layers without time didn't run.
+
+    Older releases tell means alone, later ones medians too.
+    """
+    if "count" in event:
+        events.count = int(_time(event, "count", where, "a number"))
+        return
+    key = "medianMs" if "medianMs" in event else "averageMs"
+    name, seconds = _text(event, "name", where), _time(event, key, where, "milliseconds") / 1e3
+    nodes = nodes_of_layer(name)
+    named = TYPE.search(nodes[0].rpartition("/")[2]) if nodes else None
+    type = named[1] if named else NO_TYPE if nodes else "Reformat"
+    if seconds > 0:
+        events.layers.append(Timed(name, type, seconds, nodes))
+
+
 def _text(holder: Event, key: str, where: str, default: str | None = None) -> str:
     value = holder.get(key, default)
     if not isinstance(value, str) or len(value) > MAX_TEXT:
@@ -144,10 +179,10 @@ def _text(holder: Event, key: str, where: str, default: str | None = None) -> st
     return printable(value)
 
 
-def _time(event: Event, key: str, where: str) -> float:
+def _time(event: Event, key: str, where: str, unit: str = "microseconds") -> float:
     value = event.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_TIME:
-        raise UsageError(f"{where}: {key} must be microseconds from 0 to {MAX_TIME:g}, not {shown(value)}")
+        raise UsageError(f"{where}: {key} must be {unit} from 0 to {MAX_TIME:g}, not {shown(value)}")
     return float(value)
 
 
@@ -162,8 +197,13 @@ def _keep_nodes(events: _Events, name: str, args: Event, where: str) -> None:
 
 def _run(name: str, events: _Events) -> TimedRun:
     """The run that the events tell of."""
+    if events.layers:
+        seconds = fsum(layer.seconds for layer in events.layers)
+        return TimedRun(
+            name, True, seconds, tuple(events.layers), max(events.count, 1), notes=(LAYERS_ONLY,), on_gpu=True
+        )
     if not events.runs:
-        raise UsageError("it has no complete run (no event `model_run`): is it a profile of ONNX Runtime?")
+        raise UsageError("it has no complete run (no event `model_run`): is it a profile of ONNX Runtime or trtexec?")
     runs = sorted(events.runs, key=lambda r: r[:2])
     facts = runs[0][2]
     measured = "onnxperf_version" not in facts

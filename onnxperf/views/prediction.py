@@ -217,6 +217,8 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
         yield "pace", _pace(p)
         idle = sum(gap.seconds for gap in p.gaps)
         yield "gaps", f"{duration(idle)} without a kernel, in {len(p.gaps)} gaps; the longest {_gap(p.gaps[0])}"
+    for i, (name, figure) in enumerate(p.trtexec.lines() if p.trtexec else ()):
+        yield "" if i else "trtexec", f"{name}: {figure}"
     if p.watts is not None and p.joules_per_sample is not None:
         slowed = f"; the power limit slows every kernel by {p.power_factor - 1:.0%}" if p.power_factor > 1.01 else ""
         yield "power", f"{p.watts:.0f} W on average, {number(p.joules_per_sample)} J per sample{slowed}"

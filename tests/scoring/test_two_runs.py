@@ -250,3 +250,71 @@ def test_hostile_names_are_plain_text_on_a_terminal(written: Any, tmp_path: Path
     path.rename(other)
     code, out, err = run("diff", other, path.with_name("none.json"))
     assert code == 2 and "\x1b" not in out + err
+
+
+#: As trtexec 8.4 wrote them, without medians, and a later release with (layers of published files, shortened).
+OLDER = """[
+  { "count" : 625 }
+, { "name" : "Reformatting CopyNode for Input Tensor 0 to Conv_0 + PWN(Clip_3)", "timeMs" : 36.6844, "averageMs" : 0.058695, "percentage" : 46.8 }
+, { "name" : "Conv_0 + PWN(Clip_3)", "timeMs" : 41.4232, "averageMs" : 0.0662771, "percentage" : 53.2 }
+, { "name" : "Reformatting CopyNode for Input Tensor 0 to Conv_8", "timeMs" : 0, "averageMs" : 0, "percentage" : 0 }
+]
+"""  # noqa: E501
+LATER = """[
+  { "count" : 41400 }
+, { "name" : "/conv1/Conv + /act1/Relu", "timeMs" : 1160.78, "averageMs" : 0.0280382, "medianMs" : 0.027872, "percentage" : 100 }
+]
+"""  # noqa: E501
+
+
+def layers(tmp_path: Path, text: str) -> TimedRun:
+    path = tmp_path / "layers.json"
+    path.write_text(text, encoding="utf-8")
+    assert is_run(path)
+    return read(path)
+
+
+def test_a_profile_of_trtexec_is_its_layers_by_the_nodes_that_they_do(tmp_path: Path) -> None:
+    old, new = layers(tmp_path, OLDER), layers(tmp_path, LATER)
+    assert [(o.name, o.type, o.nodes) for o in old.operators] == [
+        ("Reformatting CopyNode for Input Tensor 0 to Conv_0 + PWN(Clip_3)", "Reformat", ()),
+        ("Conv_0 + PWN(Clip_3)", "Conv", ("Conv_0", "Clip_3")),
+    ]
+    assert (old.measured, old.on_gpu, old.runs) == (True, True, 625)
+    assert old.seconds == old.sum_seconds == pytest.approx(124.9721e-6)
+    assert [(o.type, o.nodes) for o in new.operators] == [("Conv", ("/conv1/Conv", "/act1/Relu"))]
+    assert (new.seconds, new.runs) == (pytest.approx(27.872e-6), 41400)  # the median
+    assert new.notes == (run_files.LAYERS_ONLY,)
+
+
+def test_a_predicted_profile_of_layers_read_back_is_the_prediction(small: Path, tmp_path: Path) -> None:
+    p = onnxperf.predict(small, gpu="t4", runtime="tensorrt", batch=64)
+    path = tmp_path / "layers.json"
+    p.to_layer_profile(path)
+    d = diff_runs(path, p)
+    assert all(len(x.a) == len(x.b) == 1 for x in d.pairs) and len(d.pairs) == len(p.kernels)
+    assert max(abs(x.seconds) for x in d.pairs) < 2e-9
+    assert d.rest_seconds == pytest.approx(p.seconds - p.sum_seconds, abs=1e-8)
+
+
+def test_layers_of_tensorrt_belong_to_the_kernels_that_do_the_same_nodes() -> None:
+    kernels = TimedRun("predicted", False, 1.0, (
+        Timed("b", "FusedConv", 1e-6, ("/m/conv/Conv", "/m/act/Sigmoid", "/m/act/Mul")),
+        Timed("c", "Concat", 1e-6, ("/m/Concat",)),
+    ))  # fmt: skip
+    names = ("/m/Concat", "Reformatting CopyNode for Input Tensor 0 to /m/conv/Conv", "/m/conv/Conv",
+             "PWN(PWN(/m/act/Sigmoid), /m/act/Mul)")  # fmt: skip
+    measured = TimedRun("trtexec", True, 1.0, tuple(Timed(name, "", 1e-6) for name in names))
+    matched = {tuple(o.name for o in x.a): [o.name for o in x.b] for x in difference(kernels, measured).pairs}
+    assert matched == {("b",): [*names[2:]], ("c",): ["/m/Concat"], (): [names[1]]}
+
+
+@pytest.mark.parametrize(("layer", "says"), [
+    ('{ "name" : "Conv", "averageMs" : "1" }', "line 3: averageMs must be milliseconds from 0"),
+    ('{ "name" : 3, "averageMs" : 1 }', "line 3: name must be text"),
+    ('{ "count" : -1 }', "line 3: count must be a number from 0"),
+    ('{ "name" : "Conv", "averageMs" : 0 }', "no complete run"),
+])  # fmt: skip
+def test_a_profile_of_trtexec_that_is_broken_is_told_with_its_line(layer: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        layers(tmp_path, f'[\n  {{ "count" : 1 }}\n, {layer}\n]\n')

@@ -27,7 +27,8 @@ def test_the_layer_profile_is_as_trtexec_writes_it() -> None:
     assert count == {"count": 1} and text.splitlines()[1] == '  { "count" : 1 }'
     kernels = [k for k in p.kernels if k.op != "Transfer"]
     assert len(kernels) == len(p.kernels) - 2
-    assert [x["name"] for x in layers] == [k.name for k in kernels]
+    assert [x["name"] for x in layers] == [" + ".join(k.nodes) for k in kernels]
+    assert any(x["name"].count(" + ") for x in layers)
     for layer, k in zip(layers, kernels, strict=True):
         assert [*layer] == ["name", "timeMs", "averageMs", "medianMs", "percentage"]
         assert layer["timeMs"] == layer["averageMs"] == layer["medianMs"] == pytest.approx(k.seconds * 1e3, abs=1e-6)
