@@ -64,9 +64,10 @@ MEMORY: Final = 64 * 2**30  # of a host; assumed
 #: Runtime's CUDA provider, whose paces by run host.md in onnxperf/lab/derive lists: servers of 2020 to 2022 beside
 #: A100 and A30, desktops of 2018 beside a Quadro RTX 6000, of 2020 beside an RTX 3090 and an RTX A4000, later ones
 #: beside an RTX 5000 Ada, a server of 2023 beside an H200, and virtual cores at 2 GHz. Desktops of the same years
-#: differ most: a Ryzen or Core at 4.6 GHz may take half of what those two took. Assumed: the pace of a Jetson's Cortex
-#: A78AE at 2 GHz, that a Thor's Neoverse V3AE at 2.6 GHz has the pace of a server of 2023 by its clock, and all
-#: half-widths, bandwidths, FLOP/s, cores and clocks. Number and clock of a Jetson's cores stand in its card.
+#: differ most: a Ryzen or Core at 4.6 GHz may take half of what those two took. The pace of a Jetson's Cortex A78AE at
+#: 2 GHz is set from YOLO11n under PyTorch on two modules. Assumed: that a Thor's Neoverse V3AE has the pace of a server
+#: of 2023 by its clock, and all half-widths, bandwidths, FLOP/s, cores and clocks. Number and clock of a Jetson's own
+#: cores stand in its card.
 HOSTS: Final = {
     h.name: h
     for h in (
@@ -77,7 +78,7 @@ HOSTS: Final = {
         Host("desktop-2020", "a desktop CPU of 2020 to 2022", 1.1, 0.4, 35e9, 250e9, cores=6, hz=4.6e9),
         Host("desktop", "a desktop CPU at 5 GHz or more", 0.45, 0.3, 40e9, 300e9, cores=8, hz=5.2e9),
         Host("cloud", "virtual cores of an older server CPU at 2.2 to 2.7 GHz", 1.3, 0.3, 20e9, 100e9, hz=2.5e9),
-        Host("jetson", "the Arm cores of a Jetson module", 2.2, 0.4, 20e9, 60e9, cores=6, hz=2.0e9),
+        Host("jetson", "the Arm cores of a Jetson module", 1.7, 0.3, 20e9, 60e9, cores=6, hz=2.0e9),
         Host("jetson-thor", "the Arm cores of a Jetson Thor", 0.6, 0.4, 60e9, 500e9, cores=14, hz=2.6e9),
     )
 }

@@ -155,6 +155,7 @@ def test_the_contracts_hold(case: Any) -> None:
     wanted = wanted if p.scenario.inputs else wanted.replace("inputs{name shape}", "inputs")
     wanted = wanted.replace(" runtime ", " runtime ort_version ") if "ort_version" in terms else wanted
     wanted = wanted.replace(" precision ", " precision layout ") if "layout" in terms else wanted
+    wanted = wanted.replace(" gaps", f" trtexec{{{' '.join(p.trtexec.to_dict())}}} gaps") if p.trtexec else wanted
     assert outline(plain) == "{" + wanted + "}"
 
     assert 0 < p.low_seconds <= p.seconds <= p.high_seconds < 10
@@ -554,10 +555,26 @@ def test_what_the_offline_optimizer_fuses_or_that_it_finds_nothing() -> None:
 
 
 def test_the_host_of_a_module_is_its_own() -> None:
-    assert predict(SAMPLES / "resnet50.onnx", gpu="agx-orin-64gb").scenario.host == "jetson"
+    modules = {"agx-orin-64gb": ("jetson", 12, 2.2016e9), "thor": ("jetson-thor", 14, 2.6e9)}
+    for gpu, (host, cores, hz) in modules.items():
+        p = predict(SAMPLES / "mobilenetv2.onnx", gpu=gpu)
+        assert (p.scenario.host, p.run.cpus[0].cores, p.run.cpus[0].hz) == (host, cores, hz)
+        assert p.run.cpus[0].pace == pytest.approx(gpu_specs.HOSTS[host].pace * gpu_specs.HOSTS[host].hz / hz)
     named = predict(SAMPLES / "resnet50.onnx", gpu="l4", host="cloud", power_limit_W=50, clock_Hz=1e9)
     assert (named.scenario.host, named.scenario.power_limit_W, named.scenario.clock_Hz) == ("cloud", 50, 1e9)
     assert "older server CPU" in named.scope
+
+
+def test_a_slower_power_mode_slows_the_gpu_its_memory_and_its_host() -> None:
+    full = predict(SAMPLES / "mobilenetv2.onnx", gpu="orin-nx-16gb", runtime="torch-eager")
+    low = predict(SAMPLES / "mobilenetv2.onnx", gpu="orin-nx-16gb", runtime="torch-eager", power_mode="10W")
+    assert low.run.host_costs[0].launch_s == pytest.approx(full.run.host_costs[0].launch_s * 1984 / 1190.4)
+    assert low.sum_seconds > 1.5 * full.sum_seconds and low.seconds > full.seconds
+    assert (low.to_dict()["power_mode"], "power_mode" in full.to_dict()) == ("10W", False)
+    assert "power mode 10W" in str(low) and "power mode" not in str(full)
+    SCHEMA.validate(low.to_dict())
+    same = predict(SAMPLES / "mobilenetv2.onnx", gpu="orin-nx-16gb", runtime="torch-eager", power_mode="maxn")
+    assert same.seconds == pytest.approx(full.seconds)
 
 
 @pytest.mark.slow

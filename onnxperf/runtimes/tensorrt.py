@@ -344,7 +344,7 @@ RUNTIME = Runtime(
     place=place,
     policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True),
     host=HostCosts(
-        run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=2.2e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
+        run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
         replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed",
     ),
     title="TensorRT",
