@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gpu_specs import Corrections, SpecError, UnknownDevice, load, resolve
+from gpu_specs import Corrections, PowerMode, SpecError, UnknownDevice, load, resolve
 from tests.device_files import CARD
 
 SOURCE = '[[source]]\nstatus = "seen"\ntext = "a datasheet"\nfacts = ["sms", "boost_MHz", "tensor_fp16"]\n'
@@ -56,6 +56,42 @@ def test_a_card_with_sources_and_corrections(card, table):
     assert mine.source_of("boost_hz").text == mine.source_of("tensor_fp16").text == "a datasheet"
     assert "sms" not in mine.unverified and "lanes" in mine.unverified
     assert mine.corrections == Corrections(compute=1.1, source="my bench")
+
+
+MODE = """[[power_mode]]
+name = "15W"
+sms = 4
+boost_MHz = 612
+memory_MHz = 2133
+cpu_cores = 4
+cpu_MHz = 1651.2
+tdp_W = 15
+"""
+
+
+def test_power_modes_are_read_in_si_units(card):
+    mine = load(card(CARD + MODE + MODE.replace("15W", "MODE_30W")))
+    assert mine.power_modes[0] == PowerMode("15W", 4, 612e6, 4.266e9, 4, 1651.2e6, 15)
+    assert [mode.name for mode in mine.power_modes] == ["15W", "MODE_30W"]
+    assert str(mine.power_modes[0]) == "15W: 4 SMs at 612 MHz, memory at 2133 MHz, 4 cores at 1651 MHz, 15 W"
+    assert "power_modes" in mine.unverified and mine.source_of("power_modes").status == "unverified"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MODE.replace("sms = 4\n", ""), "sms in [[power_mode]] 1 is missing; it is needed"),
+        (MODE.replace("sms", "tpcs"), "unknown key 'tpcs' in [[power_mode]] 1"),
+        (MODE + MODE.replace("612", "0"), "boost_MHz in [[power_mode]] 2 is 0; it needs a number"),
+        (MODE.replace('"15W"', '"\\u001b[31m"'), "name in [[power_mode]] 1 is"),
+        ("[power_mode]\nsms = 4\n", "power_mode needs to be written as [[power_mode]] blocks, at most 20"),
+        (21 * MODE, "at most 20"),
+    ],
+)
+def test_a_broken_power_mode_is_told_with_its_number(card, text, message):
+    with pytest.raises(SpecError) as caught:
+        load(card(CARD + text))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_path_is_a_path_and_stands_for_itself(card, monkeypatch):

@@ -213,6 +213,17 @@ def test_general_knowledge_is_unverified(card):
         assert ("general knowledge" in source.text) == (source.status == "unverified")
 
 
+@each_card
+def test_power_modes_are_those_of_modules_and_leave_no_more_than_there_is(card):
+    assert bool(card.power_modes) == (card.id in SHARED_MEMORY - {"xavier-nx", "thor"})
+    assert bool(card.cpu_hz) == bool(card.cpu_cores) == (card.id in SHARED_MEMORY - {"xavier-nx"})
+    for mode in card.power_modes:
+        assert mode.sms <= card.sms and mode.sms % 2 == 0  # whole TPCs are switched off
+        assert mode.cpu_cores <= card.cpu_cores and mode.cpu_hz <= card.cpu_hz
+        assert mode.memory_rate_bps <= 1.001 * card.memory_rate_bps
+        assert mode.name.removeprefix("MODE_") in (f"{mode.tdp_W:g}W", "MAXN", "MAXN_SUPER")
+
+
 def test_unverified_facts_are_listed():
     assert load("v100").unverified == ("tdp_W",)
     assert load("b200").unverified == ("l2_partitions", "fp16")
