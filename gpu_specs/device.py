@@ -303,7 +303,7 @@ def _in_mode(device: Device, name: str) -> Device:
     mode = next((m for m in device.power_modes if m.answers_to(name)), None)
     if mode is None:
         names = ", ".join(m.name for m in device.power_modes)
-        has = f"its power modes are {names}" if names else "only Jetson modules have power modes"
+        has = f"its power modes are {names}" if names else "its card lists none, which only Jetson modules have"
         raise SpecError(f"{device.id} has no power mode {name[:64]!r}: {has}")
     rate = mode.boost_hz / device.boost_hz
     device = clocked(device, rate, rate)
