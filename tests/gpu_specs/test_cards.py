@@ -26,7 +26,7 @@ PER_SM = {
     (9, 0): {"tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192, "int8": 8192},
     (10, 0): BLACKWELL | {"int8": 16384},
     (10, 3): BLACKWELL | {"int8": 512, "fp4": 49152},
-    (11, 0): BLACKWELL,
+    (11, 0): BLACKWELL | {"int8": 16384},
     (12, 0): {"tf32": 512, "fp16": 1024, "bf16": 1024, "fp8": 2048, "int8": 2048, "fp4": 4096},
 }
 NO_TENSOR_CORES = {"gtx-1660", "gtx-1660-super", "gtx-1660-ti", "t1000", "t1000-8gb"}  # others of (7, 5) have them
