@@ -1,9 +1,11 @@
 """The scripts in samples run as they stand, in processes and folders of their own."""
 
+import gzip
 import os
 import re
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import onnx
@@ -89,3 +91,31 @@ def test_walkthrough_draws_its_pictures(folder: Path) -> None:
     assert "batch" in done.stdout and len(times(done.stdout)) == 1 + 4 * 6
     for name in ("latency-by-batch.png", "operators.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_make_tensorrt(folder: Path) -> None:
+    pytest.importorskip("torch")
+    name = "mmagic-SRCNN@32x32.onnx.gz"
+    done = run(folder, "samples/make_tensorrt.py", ".", name)
+    assert done.returncode == 0 and not done.stdout, done.stderr
+    graph = onnx.load_from_string(gzip.decompress((folder / name).read_bytes())).graph
+    assert sum(
+        prod(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) != 1
+    ) == (3 * 64 * 81 + 64 * 32 + 32 * 3 * 25), "the published network's weights"
+    assert all(t.data_location == onnx.TensorProto.EXTERNAL for t in graph.initializer if prod(t.dims) > 256)
+
+
+def test_make_tensorrt_names_the_package_that_it_lacks(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "timm.py").write_text("raise ModuleNotFoundError('', name='timm')")
+    done = run(folder, "-c", LACKING)
+    name = "mmpretrain-SE-ResNet@224x224.onnx.gz"
+    assert done.stdout == f"{name}: needs the package timm, which is not installed\n", done.stderr
+    assert not (folder / name).exists()
+
+
+LACKING = """
+import runpy, sys
+sys.argv = ["samples/make_tensorrt.py", ".", "mmpretrain-SE-ResNet@224x224.onnx.gz"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
