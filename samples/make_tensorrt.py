@@ -1,13 +1,15 @@
-"""Make the graphs of models whose latencies under TensorRT 7.2 to 10 were published, without their weights.
+r"""Make the graphs of models whose latencies under TensorRT 7.2 to 10 were published, without their weights.
 
     pip install -e . torch torchvision timm==1.0.31 transformers ultralytics==8.3.100
     pip install tensorflow-cpu==2.21.0 tf_keras==2.21.0 tf2onnx==1.17.0
-    pip install --no-deps mmengine==0.10.7 mmcv-lite==2.0.1 mmdet==3.1.0 mmyolo==0.6.0 mmsegmentation==1.2.2
+    pip install --no-deps mmengine==0.10.7 mmcv-lite==2.0.1 mmdet==3.1.0 mmyolo==0.6.0 \
+        mmsegmentation==1.2.2 mmocr==1.0.1
     python samples/make_tensorrt.py DIR [NAME ...]
 
 Writes DIR/NAME.onnx.gz, at the batch and the size that were measured. Each package is imported for its own models only,
 and a model whose package is not there is left out with a line that says so. The packages of OpenMMLab also need addict,
-yapf, termcolor, pycocotools, shapely, terminaltables, prettytable, platformdirs and ftfy. NOT_MADE: what is left out.
+yapf, termcolor, pycocotools, shapely, terminaltables, prettytable, platformdirs, ftfy, pyclipper, rapidfuzz, lmdb,
+imgaug and scikit-image. NOT_MADE says what is left out.
 """
 
 import argparse
@@ -31,7 +33,6 @@ from onnxperf.graph.skeleton import skeleton
 
 NOT_MADE = {
     "mmdet": "non-maximum suppression is in the graph, by operators of MMDeploy's own",
-    "mmocr": "its package does not install beside the others",
     "TensorRT w/ plugin": "DeBERTa's attention is one operator of NVIDIA's own there",
 }
 Build = Callable[[], bytes]
@@ -211,9 +212,11 @@ def efficientvit(
     return exported(model, 11, image(batch, *side))
 
 
-def traced(build: Callable[[], nn.Module], height: int, opset: int = 11, width: int | None = None) -> bytes:
+def traced(
+    build: Callable[[], nn.Module], height: int, opset: int = 11, width: int | None = None, channels: int = 3
+) -> bytes:
     """A model of one image."""
-    return exported(build(), opset, image(1, height, width))
+    return exported(build(), opset, image(1, height, width)[:, :channels])
 
 
 def of_timm(name: str) -> nn.Module:
@@ -378,6 +381,19 @@ class Segmented(nn.Module):
         return resized.argmax(1, keepdim=True)
 
 
+class Read(nn.Module):
+    """DBNet or CRNN of MMOCR: the map of probabilities of text, or those of characters."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if hasattr(self.model, "det_head"):
+            return self.model.det_head(self.model.neck(self.model.backbone(x)), mode="predict")
+        return self.model.decoder.forward_test(self.model.backbone(x), None)
+
+
 class Dense(nn.Module):
     """Five convolutions, each over all outputs before it, and a residual: the block of ESRGAN."""
 
@@ -425,13 +441,20 @@ def srcnn() -> nn.Module:
 
 
 def mmdeploy() -> Iterable[Row]:
-    """MMDeploy's segmenters and models that enlarge an image."""
+    """MMDeploy's segmenters and models that read text or enlarge an image."""
     for row, name, shape in (
         ("FCN", "fcn", "512x1024"), ("PSPNet", "pspnet", "1x3x512x1024"), ("DeepLabV3", "deeplabv3", "512x1024"),
         ("DeepLabV3+", "deeplabv3plus", "512x1024"),
     ):  # fmt: skip
         config = f"{name}/{name}_r50-d8_4xb2-40k_cityscapes-512x1024.py"
         yield f"mmseg {row}", "1", shape, partial(traced, partial(openmm, "mmseg", config, Segmented), 512, 11, 1024)
+    for row, name, channels, side in (
+        ("DBNet", "textdet/dbnet/dbnet_resnet18_fpnc_1200e_icdar2015.py", 3, 640),
+        ("CRNN", "textrecog/crnn/crnn_mini-vgg_5e_mj.py", 1, 32),
+    ):
+        build = partial(openmm, "mmocr", name, Read)
+        shape = f"{side}x{side}"
+        yield f"mmocr {row}", "1", shape, partial(traced, build, side, 11, side, channels)
     yield "mmagic ESRGAN", "1", "32x32", partial(traced, esrgan, 32)
     yield "mmagic SRCNN", "1", "32x32", partial(traced, srcnn, 32)
 
