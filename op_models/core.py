@@ -132,6 +132,9 @@ class Conv(NamedTuple):
     planned: bool = False
 
 
+IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
+
+
 class Rows(NamedTuple):
     """A reduction along rows of `width` elements: softmax, normalisation, reduce.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from op_models.attention import attention
-from op_models.core import Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
+from op_models.core import IN_REGISTERS, Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.move import concat, split
 from op_models.normalize import grouped
 from op_models.pointwise import GELU, GELU_TANH, SIGMOID, SOFTPLUS, SPECIAL, costing
@@ -34,6 +34,7 @@ FLOPS: dict[str, int] = {
     "com.microsoft::SigmoidGrad": 3,
     "com.microsoft::TanhGrad": 3,
     "torch::clamp_backward": 3,
+    "torch::dropout_backward": 2,
     "torch::hardswish_backward": 5,
     "torch::mish_backward": 5 + SPECIAL + SOFTPLUS + SIGMOID,
     "torch::mse_loss_backward": 3,
@@ -69,8 +70,9 @@ def weight_gradient(
 @op("com.microsoft::SoftmaxGrad", "com.microsoft::SoftmaxGrad_13", outputs=as_first)
 def softmax_gradient(op: Operator, grad: Tensor, y: Tensor, *, axis: int = -1) -> Work:
     """y (grad - sum(grad y)): a sweep that sums, one that writes; an exponential per element for LogSoftmax."""
-    each = 4 + SPECIAL * ("Log" in op.type)
-    return work(op, Rows(*along(grad.shape, axis), 1), vector=grad.size * each)
+    # a warp keeps short rows in its registers (softmax_warp_backward in PyTorch and ONNX Runtime), as a softmax does
+    each, (rows, width) = 4 + SPECIAL * ("Log" in op.type), along(grad.shape, axis)
+    return work(op, Rows(rows, width, 2 if width <= IN_REGISTERS else 1), vector=grad.size * each)
 
 
 def of_operands(grad: Tensor, x: Tensor, w: Tensor) -> Outputs:

@@ -248,12 +248,8 @@ def normalisation(t: Tape, o: Operator, g: Tensor) -> Found:
 
 
 def dropout(t: Tape, o: Operator, g: Tensor) -> Found:
-    """grad (mask as a number scale): three kernels; without a mask it was the identity."""
-    if o.type != "torch::dropout":
-        yield 0, g
-        return
-    mask = t.add(o, "Cast", (o.outputs[1],), g.shape, dtype=g.dtype)
-    yield 0, t.add(o, "Mul", (g, t.add(o, "Mul", (mask, number(o, g)), g.shape)), g.shape)
+    """grad mask scale in one kernel, as nothing differentiates it again; without a mask it was the identity."""
+    yield 0, t.add(o, "torch::dropout_backward", (g, o.outputs[1]), g.shape) if o.type == "torch::dropout" else g
 
 
 def lookup(t: Tape, o: Operator, g: Tensor) -> Found:

@@ -10,12 +10,13 @@ import pytest
 import gpu_specs
 from onnxperf.lab.constants import assumed
 from onnxperf.lab.datasets import Table, kernels
+from onnxperf.lab.datasets.reading import work_of
 from onnxperf.lab.derive.fit import fit, fitted_rows
 from onnxperf.latency import alone, shipped
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.families.rows import rows as row_model
-from op_models import Move, Pointwise, Rows, Work
+from op_models import Move, Pointwise, Rows, Tensor, Work
 from tests.latency.conftest import seconds
 
 P4, P100, V100, T4, A100, L4 = (
@@ -54,6 +55,16 @@ def test_one_short_element_a_thread_leaves_bandwidth_idle_where_an_sm_has_much()
     slower = [seconds(one_by_one, card) / seconds(in_fours, card) for card in (A100, V100, L4)]
     assert slower[0] > 1.2 and slower[0] > slower[1] > slower[2] < 1.1
     assert seconds(one_by_one, A100) > n / (A100.threads_per_sm * A100.sms) * shipped().pointwise["trip_s"]
+
+
+@pytest.mark.parametrize(("count", "width", "took_ms"), [(65_536, 512, 0.953), (20_480, 1024, 0.594)])
+def test_the_gradient_of_a_short_softmax_reads_its_rows_once(count: int, width: int, took_ms: float) -> None:
+    """Behind a product, as on a V100: NeuSight's rows of BERT-large and GPT-2, less the 26 us that its clock adds."""
+    t = Tensor("t", "float32", (count, width))
+    gradient = work_of("com.microsoft::SoftmaxGrad", (t, t), t)
+    assert gradient is not None
+    both = seconds(gradient, V100) + seconds(elementwise(count * width, operands=3), V100)
+    assert both == pytest.approx(took_ms * 1e-3, rel=0.06)
 
 
 def test_few_threads_wait_for_memory_at_each_element() -> None:

@@ -249,6 +249,8 @@ def test_dropout_is_that_of_train_mode() -> None:
     p = step(module, example_inputs=x)
     masked = [k for k in p.kernels if k.op == "torch::dropout"]
     assert [(k.bytes_read, k.bytes_written) for k in masked] == [(4 * 4 * 64, 5 * 4 * 64)]  # a mask of one byte each
+    backward = [k for k in p.kernels if k.op == "torch::dropout_backward"]  # one kernel: nobody differentiates it again
+    assert [(k.bytes_read, k.bytes_written) for k in backward] == [(5 * 4 * 64, 4 * 4 * 64)]
     assert not [n for n in p.warnings if n.code == "no-dropout"]
     assert [n.code for n in step().warnings].count("no-dropout") == 1
     assert not module.training and not module[1].training

@@ -19,8 +19,7 @@ from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
 from onnxperf.latency.traffic import started, traffic
 from op_models import Rows, Work
-
-IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
+from op_models.core import IN_REGISTERS
 
 
 class Kind(NamedTuple):

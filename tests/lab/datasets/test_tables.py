@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from onnxperf.ground.errors import UsageError
+from onnxperf.lab.datasets import SAMPLE
 from onnxperf.lab.datasets.reading import read
 from onnxperf.lab.datasets.sources import deepbench, fp32_torch
 from onnxperf.lab.datasets.table import Table
@@ -138,3 +139,10 @@ def test_deepbench_is_read_forward_in_single_precision(tmp_path: Path) -> None:
     assert isinstance(conv.size, Conv) and conv.matrix_flops == 2 * 16 * 64 * 224 * 224 * 3 * 9
     assert isinstance(rnn.size, Recurrent) and rnn.size[:4] == (25, 16, 0, 512)
     assert rnn.matrix_flops == 2 * 25 * 16 * 4 * 512 * 512
+
+
+@pytest.mark.parametrize(("name", "dropouts"), [("bert-large", 3 * 24 + 1), ("gpt2-large", 3 * 36 + 1)])
+def test_graphs_of_training_have_the_dropout_that_ran(name: str, dropouts: int) -> None:
+    """Of the embedding, and in each layer of attention's shares and behind both of its halves."""
+    run = next(r for r in fp32_torch.steps(SAMPLE / "fp32_torch")[0] if r.model.startswith(name))
+    assert sum(o.type == "Dropout" and len(o.inputs) > 2 for o in run.graph.operators) == dropouts
