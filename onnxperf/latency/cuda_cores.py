@@ -16,6 +16,7 @@ from onnxperf.latency.tensor_cores import SUM_BYTES, Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, fastest, hidden_latency, pnorm, variant_names
 
 STEP = 8  # elements of k that a block walks at once
+SECTOR = 32  # bytes
 
 
 class Tile(NamedTuple):
@@ -109,8 +110,9 @@ def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards) -> W
     """How so many blocks of a tile fill each card, over k columns [n, 1].
 
     1 / tile efficiency = 1 / best + kappa (64 / sqrt(rows columns) - 1/2): the smaller a tile, the more it loads for
-    each FLOP; 128 x 128 is `best`. Where SMs have 128 lanes, loads take issue slots from arithmetic; before Volta,
-    addresses do. A partial last wave is counted as part of a full one by the factor alpha.
+    each FLOP; 128 x 128 is `best`. Where SMs have 128 lanes, loads take issue slots from arithmetic: from Volta on,
+    whose schedulers issue one instruction a clock, as many as the tile loads for each FLOP. Before Volta, addresses do.
+    A partial last wave is counted as part of a full one by the factor alpha.
     """
     coef = cards.constants.cuda_core_gemm
     part_k = STEP * np.ceil(k / (STEP * tile.splits))
@@ -118,7 +120,8 @@ def _waves(works: Works, k: Array, blocks: Array, tile: Tile, cards: Cards) -> W
     counted = counted_waves(waves, coef["alpha"])
     warps = hidden_latency(waves, tile.warps, tile.resident, coef["half_warps"])
     of_tile = 1 / (1 / coef["best"] + coef["kappa"] * (64 / np.sqrt(tile.columns * tile.rows) - 0.5))
-    loads, addresses = np.where(cards.lanes >= 128, coef["issue"], 0.0), np.where(cards.major < 7, coef["integer"], 0.0)
+    of_operands = coef["issue"] * np.where(cards.major >= 7, 128 / np.sqrt(tile.columns * tile.rows), 1.0)
+    loads, addresses = np.where(cards.lanes >= 128, of_operands, 0.0), np.where(cards.major < 7, coef["integer"], 0.0)
     issue = 1 / (1 + loads + addresses)
     efficiency = of_tile * issue * warps
     block_s = 2 * tile.columns * tile.rows * part_k / (works.rate / cards.sms * efficiency)
@@ -134,7 +137,7 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     read the rows and columns that they have in common once. Of what all rounds of blocks read beyond the operands, the
     share miss = read / (read + `resident` x L2 x rounds) comes from DRAM. L2: the operands of every block. The longer
     the parts of k, the less of the result's store shows beside them; on Hopper, whose SMs finish a block of short k in
-    half of Ampere's time, most of it shows.
+    half of Ampere's time, most of it shows. A step along a row of k elements that begins inside a sector touches two.
     """
     coef = cards.constants.cuda_core_gemm
     rounds = grid.blocks / w.in_flight
@@ -148,7 +151,8 @@ def _traffic(works: Works, p: Product, tile: Tile, grid: Grid, w: Waves, cards: 
     l2_bytes = works.width * p.batch * (grid.tiles_m * p.n + grid.tiles_n * p.m) * w.part_k * tile.splits
     dram_s = dram_bytes / dram_Bps * cards.memory
     l2_s = l2_bytes / (cards.l2_Bps * coef["l2"]) * cards.memory
-    scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes, p, cards)
+    touched = 1 + coef["straddle"] * (1 - np.gcd((p.k * works.width).astype(int), SECTOR) / SECTOR)
+    scattered_s = _scattered(open_rows * p.k * works.width, l2_bytes * touched, p, cards)
     shown = np.where(cards.major >= 9, coef["store_hopper"], coef["store"])
     store_s = shown * works.written / dram_Bps * np.minimum(1, 256 / w.part_k)
     return Traffic(dram_bytes, dram_s, l2_bytes, l2_s, scattered_s, store_s, partial_bytes)
@@ -167,18 +171,18 @@ def _open_rows(p: Product, tile: Tile, grid: Grid, w: Waves) -> Array:
     return np.asarray(rows * products)
 
 
-def _scattered(open_bytes: Array, l2_bytes: Array, p: Product, cards: Cards) -> Array:
+def _scattered(open_bytes: Array, sector_bytes: Array, p: Product, cards: Cards) -> Array:
     """Seconds of DRAM reads that blocks do not share, [n, g]: before Volta, where the second operand is transposed.
 
-    There, blocks walk along rows of k elements at their own pace, and what each reads (l2_bytes) comes from DRAM:
-    `unshared` times that, and up to `scatter` times where the rows in flight (open_bytes) are long:
+    There, blocks walk along rows of k elements at their own pace, and the sectors that each reads (sector_bytes) come
+    from DRAM: `unshared` times those, and up to `scatter` times where the rows in flight (open_bytes) are long:
     unshared + (scatter - unshared) x / (1 + x), x = (open_bytes / (`open_L2` L2))^1.5.
     """
     coef = cards.constants.cuda_core_gemm
     x = (open_bytes / (coef["open_L2"] * cards.l2)) ** 1.5
     times = coef["unshared"] + (coef["scatter"] - coef["unshared"]) * x / (1 + x)
     unshared = (cards.major < 7) & (p.transposed > 0)
-    return np.asarray(np.where(unshared, times, 0.0) * l2_bytes / (cards.bandwidth * cards.dram) * cards.memory)
+    return np.asarray(np.where(unshared, times, 0.0) * sector_bytes / (cards.bandwidth * cards.dram) * cards.memory)
 
 
 def _detail(p: Product, tile: Tile, grid: Grid, w: Waves, moved: Traffic, padded: Array) -> dict[str, Array]:
@@ -236,12 +240,14 @@ def _warps(columns: Array, rows: Array) -> tuple[Array, Array]:
 
 def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards) -> Array:
     """Into how many parts k is split where it is split, [n, g]: as many as let the blocks fill `fill` waves of all
-    resident blocks, `splits` at most, in parts of at least `part` elements. Batched products are not split, nor others
-    from Hopper on: of H100's 539 named products 19 are.
+    resident blocks, `splits` at most, in parts of at least `part` elements. Batched products are not split, nor are
+    others on the large dies from Ampere on, GA100 and GH100, but where tiles of 128 x 128 would give work to no more
+    than the share `few` of the SMs: kernels there split k inside a block.
     """
     coef = cards.constants.cuda_core_tiles
     most = np.minimum(np.floor(coef["fill"] * cards.sms * resident / tiles), p.k / coef["part"])
-    whole = (p.batch > 1) | (cards.major >= 9)
+    inside = (cards.major >= 9) | (cards.major == 8) & (cards.lanes < 128)
+    whole = (p.batch > 1) | inside & (p.m * p.n > coef["few"] * 128 * 128 * cards.sms)
     return np.where(whole, 1, np.clip(np.floor(most), 1, coef["splits"]))
 
 

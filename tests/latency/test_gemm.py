@@ -16,8 +16,8 @@ from onnxperf.methods import METHODS
 from op_models import Gemm, Work
 from tests.latency import conftest
 
-A100, P100, P4, T4, V100 = (
-    gpu_specs.load(i) for i in ("a100-pcie-40gb", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb")
+A100, H100, P100, P4, T4, V100 = (
+    gpu_specs.load(i) for i in ("a100-pcie-80gb", "h100-sxm", "p100-pcie-16gb", "p4", "t4", "v100-pcie-32gb")
 )
 
 
@@ -50,6 +50,29 @@ def test_k_is_split_where_blocks_leave_sms_idle() -> None:
     assert "split" in chosen(product(256, 256, 65536), V100)[0]
     assert "split" not in chosen(product(8192, 8192, 1024), V100)[0]
     assert "split" not in chosen(product(256, 256, 65536, batch=2), V100)[0]
+
+
+def test_large_dies_from_ampere_on_split_k_inside_a_block() -> None:
+    """NeuSight's A100 of 80 GB took so long for these, in one part."""
+    for m, n, k, took_ms in ((768, 768, 8192, 0.772), (960, 960, 8192, 1.226), (2048, 2048, 2048, 1.026)):
+        w = product(m, n, k, tb=True, bias=True)
+        assert "split" not in chosen(w, A100)[0]
+        assert seconds(w, A100) == pytest.approx(took_ms * 1e-3, rel=0.1)
+    assert "split" in chosen(product(256, 256, 65536), A100)[0]
+
+
+def test_small_tiles_of_128_lanes_wait_for_their_loads() -> None:
+    """NeuSight's H100 ran the first two at 33 to 35 TFLOP/s in tiles of 64 x 64, the last at 50."""
+    for m, n, k, took_ms in ((1600, 1600, 2048, 0.296), (3072, 768, 4096, 0.582), (1024, 4096, 2048, 0.342)):
+        assert seconds(product(m, n, k, tb=True, bias=True), H100) == pytest.approx(took_ms * 1e-3, rel=0.06)
+
+
+def test_rows_that_begin_inside_a_sector_cost_old_cards_a_second_one() -> None:
+    """BERT-large's layer took 1.20 ms on P100 (NeuSight); Volta's kernels share what they read."""
+    whole, odd = (product(4096, 1024, k, tb=True, bias=True) for k in (1024, 1025))
+    assert seconds(whole, P100) == pytest.approx(1.20e-3, rel=0.08)
+    assert seconds(odd, P100) > 1.1 * seconds(whole, P100)
+    assert seconds(odd, V100) < 1.02 * seconds(whole, V100)
 
 
 @pytest.mark.parametrize("device", [A100, P100, V100], ids=lambda d: d.id)
