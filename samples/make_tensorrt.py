@@ -17,7 +17,6 @@ import gzip
 import importlib
 import io
 import os
-import re
 import sys
 import types
 import warnings
@@ -30,6 +29,7 @@ import torch
 from torch import nn
 
 from onnxperf.graph.skeleton import skeleton
+from onnxperf.lab.datasets.sources.tensorrt import recent_file
 
 NOT_MADE = {
     "mmdet": "non-maximum suppression is in the graph, by operators of MMDeploy's own",
@@ -459,12 +459,6 @@ def mmdeploy() -> Iterable[Row]:
     yield "mmagic SRCNN", "1", "32x32", partial(traced, srcnn, 32)
 
 
-def file_name(model: str, batch: str, shape: str) -> str:
-    """The name of the file of a row's graph."""
-    at = shape if batch in ("1", "?") else f"{batch}x{shape}"
-    return re.sub(r"[^\w.+@=-]+", "-", f"{model}@{at}").strip("-") + ".onnx.gz"
-
-
 #: By model, batch and shape, as the table of the published latencies has them.
 MODELS: dict[tuple[str, str, str], Build] = {
     (m, b, s): build
@@ -481,7 +475,7 @@ MODELS: dict[tuple[str, str, str], Build] = {
 
 
 def make(key: tuple[str, str, str]) -> bytes:
-    """The gzipped ONNX file of a model; the same bytes every time."""
+    """The gzipped ONNX file of a model."""
     return gzip.compress(skeleton(MODELS[key]()), 9, mtime=0)
 
 
@@ -490,7 +484,7 @@ if __name__ == "__main__":
     parser.add_argument("dir", type=Path, metavar="DIR")
     parser.add_argument("name", nargs="*", metavar="NAME", help="of the file; all by default")
     given = parser.parse_args()
-    files = {file_name(*key): key for key in MODELS}
+    files = {recent_file(*key).removeprefix("graphs/"): key for key in MODELS}
     for name in given.name or files:
         try:
             (given.dir / name).write_bytes(make(files[name]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_specs import Device
 from onnxperf.answer.kernel_timeline import KernelPrediction
-from onnxperf.latency import KernelTerms, pipe_on
+from onnxperf.latency import KernelTerms, pipe_on, rate_on
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.lowering.lower import Kernel
 from onnxperf.running.run import Run
@@ -66,8 +66,13 @@ class KernelFacts:
     def peak(self) -> float:
         """The datasheet's rate for it."""
         if self.kernel.work.matrix_flops:
-            return float(self.device.dense_flops[self.pipe])
+            return self.rate
         return self.device.pcie_Bps if isinstance(self.kernel.work.size, Transfer) else self.device.bandwidth_Bps
+
+    @property
+    def rate(self) -> float:
+        """The datasheet's FLOP/s of the unit that does the work's arithmetic."""
+        return rate_on(self.device, self.kernel.work.pipe)
 
     @property
     def pipe(self) -> str:

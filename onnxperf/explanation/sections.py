@@ -76,10 +76,10 @@ def work(x: KernelFacts) -> Iterator[Line]:
     yield Line("read", f"each operand once{stored}", float(w.bytes_read), "B", rule)
     yield Line("written", "each output once", float(w.bytes_written), "B", rule)
     if w.flops and w.bytes:
-        ridge = x.device.dense_flops[x.pipe] / x.device.bandwidth_Bps
+        ridge = x.rate / x.device.bandwidth_Bps
         flops, nbytes = amount(float(w.flops), "FLOP"), amount(float(w.bytes), "B")
         yield Line("intensity", f"{flops} / {nbytes}", w.flops / w.bytes, "FLOP/B")
-        rate, bandwidth = amount(x.device.dense_flops[x.pipe], "FLOP/s"), amount(x.device.bandwidth_Bps, "B/s")
+        rate, bandwidth = amount(x.rate, "FLOP/s"), amount(x.device.bandwidth_Bps, "B/s")
         limit = "compute" if w.flops / w.bytes > ridge else "memory"
         yield Line("ridge point", f"{rate} / {bandwidth}; {limit} is the limit at peak rates", ridge, "FLOP/B")
 
@@ -97,9 +97,9 @@ def card(x: KernelFacts) -> Iterator[Line]:
         return
     if w.flops:
         lanes = f"{d.sms} SMs x {d.lanes} lanes x 2 x {amount(d.boost_hz, 'Hz')}"
-        swap = "" if x.pipe == w.pipe else f"{x.pipe} is used: the card has no {w.pipe}, or no faster one"
+        swap = "" if w.pipe.startswith(x.pipe) else f"{x.pipe} is used: the card has no {w.pipe}, or no faster one"
         formula = "; ".join(t for t in (lanes if x.pipe == "fp32" else "", swap) if t)
-        yield Line(f"peak {x.pipe}", formula, d.dense_flops[x.pipe], "FLOP/s", cited(x.pipe))
+        yield Line(f"peak {x.pipe}", formula, x.rate, "FLOP/s", cited(x.pipe))
     yield Line("DRAM", d.memory_kind, d.bandwidth_Bps, "B/s", cited("bandwidth_Bps"))
     l2 = float(x.cards.l2_Bps[0, 0])
     wide = f"{d.sms} SMs x {x.run.constants.l2['bytes_per_clock']:g} B x {amount(d.boost_hz, 'Hz')}"
@@ -188,7 +188,7 @@ def bounds(x: KernelFacts) -> Iterator[Line]:
     says = "the terms overlap in part; the launch is added"
     yield Line("combined", says, scalar(b.seconds), "s", where)
     if not isinstance(w.size, Transfer):
-        peak = x.device.dense_flops[x.pipe]
+        peak = x.rate
         fewest = amount(scalar(least.compute) * peak, "FLOP")
         says = f"{fewest} / {amount(peak, 'FLOP/s')}, the fewest that any algorithm executes"
         yield Line("floor: FLOPs", says, scalar(least.compute), "s", "physics")

@@ -11,7 +11,7 @@ Models of products that several families share are `cuda_cores` and `tensor_core
 
 from __future__ import annotations
 
-from onnxperf.latency.cards import pipe_on
+from onnxperf.latency.cards import pipe_on, rate_on
 from onnxperf.latency.constant_files import shipped
 from onnxperf.latency.constants import Constants
 from onnxperf.latency.estimate import (
@@ -31,5 +31,5 @@ from onnxperf.latency.workspace import workspaces
 
 __all__ = [
     "BOUNDS", "Array", "Constants", "Estimates", "HostProcessor", "KernelTerms", "Method", "alone", "correction_name",
-    "estimate", "family_of", "floors", "pipe_on", "shipped", "single", "watts_alone", "workspaces",
+    "estimate", "family_of", "floors", "pipe_on", "rate_on", "shipped", "single", "watts_alone", "workspaces",
 ]  # fmt: skip

@@ -40,17 +40,38 @@ FALLBACK = {
 SUMMED_IN_FP16 = {"tensor_fp16_sums": ("tensor_fp16", "fp16", "fp32"), "fp16_sums": ("fp16", "fp32")}
 
 
+CLEARLY = 1.5  # times a rate, beyond what datasheets round
+#: FP16 products of which either sums will do: an engine's builder takes the fastest that a card has.
+EITHER_SUMS = "tensor_fp16_either"
+
+
 def pipe_on(device: Device, pipe: str) -> str:
     """The pipe that does a pipe's work on this card; where FP16 is slower than FP32, FP32 does what is not summed in
     FP16.
     """
     if pipe in SUMMED_IN_FP16:
         return next(p for p in SUMMED_IN_FP16[pipe] if p in device.dense_flops)
+    if pipe == EITHER_SUMS and "tensor_fp16" not in device.dense_flops:
+        return max((p for p in ("fp32", "fp16") if p in device.dense_flops), key=device.dense_flops.__getitem__)
+    pipe = "tensor_fp16" if pipe == EITHER_SUMS else pipe
     while pipe not in device.dense_flops and pipe in FALLBACK:
         pipe = FALLBACK[pipe]
     if pipe == "fp16" and device.dense_flops["fp16"] < device.dense_flops["fp32"]:
         return "fp32"
     return pipe
+
+
+def rate_on(device: Device, pipe: str) -> float:
+    """FLOP/s of the pipe that does a pipe's work on this card.
+
+    Tensor cores that sum in FP16 do half as many FLOPs as in INT8. GeForce cards reach this rate only so: summing in
+    FP32 takes them twice as long (the cards' own notes).
+    """
+    rate = device.dense_flops[pipe_on(device, pipe)]
+    if pipe in ("tensor_fp16_sums", EITHER_SUMS) and "tensor_fp16" in device.dense_flops:
+        half = device.dense_flops.get("tensor_int8", 0.0) / 2
+        return half if half > CLEARLY * rate else rate
+    return rate
 
 
 def streaming(device: Device, dram: Mapping[str, Any]) -> float:
@@ -147,7 +168,7 @@ class Cards:
     def rate(self, pipes: Sequence[str]) -> Array:
         """FLOP/s of each kernel's pipe on each card, [n, g]."""
         for p in set(pipes) - self._rates.keys():
-            self._rates[p] = [d.dense_flops[pipe_on(d, p)] for d in self.devices]
+            self._rates[p] = [rate_on(d, p) for d in self.devices]
         return np.array([self._rates[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
 
     def nearest(self, table: Mapping[str, Sizes]) -> list[Sizes]:
@@ -165,7 +186,7 @@ class Cards:
         integers = np.array([[d.dense_flops.get("tensor_int8", 0.0) for d in self.devices]])
         built = np.array([[BUILT.get(d.capability, 0) * d.sms * d.tensor_hz for d in self.devices]])
         whole = np.where(integers < 0.75 * built, built, integers) * np.array(
-            [[share.get(p.removesuffix("_sums"), 0.0)] for p in pipes]
+            [[share.get(p.removesuffix("_sums").removesuffix("_either"), 0.0)] for p in pipes]
         )
         return np.asarray(np.maximum(self.rate(pipes), whole))
 

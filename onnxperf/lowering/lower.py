@@ -264,8 +264,10 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16":
         w = replace(w, pipe=_half_pipe(w.size, runtime.policy))
     if isinstance(w.size, Conv):
-        last, planned = w.size.last or runtime.policy.channels_last, runtime.policy.planned
-        w = replace(w, size=w.size._replace(last=last, planned=planned))
+        policy, last = runtime.policy, w.size.last or runtime.policy.channels_last
+        w = replace(w, size=w.size._replace(last=last, planned=policy.planned, timed=policy.timed))
+    if runtime.policy.timed and w.pipe == "tensor_fp16":
+        w = replace(w, pipe="tensor_fp16_either")
     of_onnx = "::" not in o.type and o.type not in VECTORISED
     if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))

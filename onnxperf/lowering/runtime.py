@@ -58,15 +58,17 @@ class Policy:
     """Choices a runtime makes: `tf32` names the families of products that may use TF32, `arena` is how its allocator
     takes memory (see onnxperf.running.memory), `channels_last`: all convolutions read and write NHWC, as tensor
     cores want it, `planned`: what their kernels need beside the operands, such as tables of indices, is made when an
-    engine is built, `tensor_multiple`: of what the columns and the contracted axis of products in FP16 have to be
-    multiples, to run on tensor cores, `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32,
-    `single_elements`: kernels of ONNX's elementwise operators load elements one by one, not as vectors.
+    engine is built, `timed`: their kernels are the fastest of many that its builder times, `tensor_multiple`: of what
+    the columns and the contracted axis of products in FP16 have to be multiples, to run on tensor cores,
+    `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32, `single_elements`: kernels of ONNX's elementwise
+    operators load elements one by one, not as vectors.
     """
 
     tf32: frozenset[str] = frozenset()
     arena: str = "powers of two"
     channels_last: bool = False
     planned: bool = False
+    timed: bool = False
     tensor_multiple: int = 1
     sums_in_fp16: bool = False
     single_elements: bool = False
@@ -75,7 +77,7 @@ class Policy:
         families = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
         _need(families and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
         _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
-        for name in ("channels_last", "planned", "sums_in_fp16", "single_elements"):
+        for name in ("channels_last", "planned", "timed", "sums_in_fp16", "single_elements"):
             _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         whole = isinstance(self.tensor_multiple, int) and self.tensor_multiple > 0
         _need(whole, "tensor_multiple", "a whole number above 0", self.tensor_multiple)
@@ -166,7 +168,8 @@ class Runtime:
     `host` is what that costs the processor, `start` what it costs once, before the steady state. `title` is its name as
     people write it.
 
-    `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them.
+    `host_constants` names the table of `constants.host` that replaces the host costs where measured runs told of them,
+    `errs_as` the runs whose errors say how wide its ranges are, "" for those of all releases.
     `offline` are the rules of an optimizer that may have rewritten the file before, `kind` is the device the runtime is
     made for (gpu or cpu), `releases` says which releases of it are known (see `of_version`), None where none are told
     apart: rules and `offline` then hold those of every release, each with `since` which. `release` is the one that this
@@ -187,6 +190,7 @@ class Runtime:
     host: HostCosts
     describe: str
     host_constants: str = ""
+    errs_as: str = ""
     offline: Rules = field(default_factory=dict)
     kind: str = "gpu"
     releases: Releases | None = None
@@ -202,7 +206,7 @@ class Runtime:
     start: StartCosts = field(default_factory=StartCosts)
 
     def __post_init__(self) -> None:
-        for name in ("name", "describe", "host_constants", "title"):
+        for name in ("name", "describe", "host_constants", "errs_as", "title"):
             _need(isinstance(getattr(self, name), str), name, "text", getattr(self, name))
         _need(self.releases is None or isinstance(self.releases, Releases), "releases", "Releases", self.releases)
         for name in ("rules", "offline", "before_training"):

@@ -173,7 +173,8 @@ class Run:
         """
         flops = self.kept(_flops_by_pipe, self.kernels)
         on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
-        return f"{self.scenario.runtime} tensor" if 2 * on_tensor > sum(flops.values()) else self.scenario.runtime
+        name = self.runtime.errs_as or self.scenario.runtime
+        return f"{name} tensor" if 2 * on_tensor > sum(flops.values()) else name
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:

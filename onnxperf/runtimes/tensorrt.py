@@ -1,25 +1,28 @@
 """TensorRT: an engine built for one card and one shape, which fuses most of the graph into a few kernels.
 
-No rule here could be compared with TensorRT itself, which needs a GPU to build an engine; they follow its developer
-guide (layer fusion, strongly typed networks, Q/DQ processing) and layer names that trtexec publishes. Assumed:
+Rules follow the developer guide (layer fusion, strongly typed networks, Q/DQ processing) and the layers that published
+engines list; times of releases 7 to 10 of convolutional networks were compared with them (derive/tensorrt.md). Assumed:
 
 - the builder finds the fastest tactic, which is what `latency` estimates; shapes are static, weights stay on the card;
-- a product, its bias, one residual of the output's shape and an activation are one kernel; so are elementwise operators
-  in a row, and a softmax or normalisation together with the elementwise operators before it;
-- products that read the same tensor with equal attributes are one wider product;
-- attention is one kernel in half and 8-bit types with heads of up to 256; in float32 its operators stay separate;
+- a product, its bias, a residual of the output's shape before or behind an activation are one kernel; in float32, in
+  depthwise convolutions and in those that read an image no activation but ReLU and Clip is (guide, "Layer Fusion");
+- elementwise operators in a row are one kernel, as are a softmax or normalisation and those before it;
+- GEMMs and convolutions of one tap that read the same tensor with equal attributes are one wider product;
+- from 8.5 on attention is one kernel in half and 8-bit types with equal heads of up to 256, in float32 never;
 - 8-bit networks are in 8 bits or FP16 between kernels: see `fusions.tensorrt_quantised`;
-- a Concat costs nothing where kernels can write into its output, a Split where they can read parts of its input.
+- a Concat or Split costs what `fusions.tensorrt_copies` says;
+- from 7.2 on FP16 products are summed in FP16 where that is faster.
 
-Until 7, a grouped convolution runs one kernel for each group: published times of ResNeXt and DPN of 2020 grow at batch
-1 with the number of groups, by some 10 us each. An engine built with the FP16 flag has float32 inputs and outputs,
-which is the default unless their formats are set (trtexec --inputIOFormats). Assumed of later releases: one kernel for
-all groups, and strongly typed networks, whose inputs and outputs have the types in the file.
+Until 7.1, activations of all kinds are part of a product, and a grouped convolution runs one kernel for each group:
+published times of ResNeXt and DPN of 2020 grow at batch 1 with the number of groups, by some 10 us each, those of 7.2
+do not. An engine built with the FP16 flag has float32 inputs and outputs, which is the default unless their formats are
+set (trtexec --inputIOFormats). Assumed of later releases: strongly typed networks, whose inputs and outputs have the
+types in the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,10 +31,11 @@ from onnxperf.fusions.common import has_narrow_products, narrow
 from onnxperf.fusions.engine import DISABLED, Fused, Miss, Pass, Rewriter, folded, fused, fusion, since
 from onnxperf.fusions.pattern import A, B, C, Match, X, Y, alone, call, op, pattern, scale, scaled
 from onnxperf.fusions.placement import FREE
+from onnxperf.fusions.tensorrt_copies import copied
 from onnxperf.fusions.tensorrt_importer import NEWEST, OPSETS, SINCE, refused
 from onnxperf.fusions.tensorrt_quantised import between_kernels, in_half, outside, unfused
 from onnxperf.graph import CONTROL, Graph
-from onnxperf.ground.releases import MOST, Release
+from onnxperf.ground.releases import Release
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
@@ -48,6 +52,8 @@ ACTIVATED = {
     "com.microsoft::FusedMatMulActivation": "com.microsoft::FusedMatMulActivation",
 }  # fmt: skip
 GELUS = ("Gelu", "com.microsoft::Gelu", "com.microsoft::FastGelu", "com.microsoft::QuickGelu")
+CLAMPS = ("Relu", "Clip")
+IMAGE = 4  # channels at most
 ACTIVATIONS = (
     "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "Elu", "Selu", "HardSigmoid", "HardSwish", "Softplus", "Mish",
     *GELUS,
@@ -97,16 +103,47 @@ def view_last(g: Rewriter, view: Operator) -> Fused | None:
 
 
 ACTIVATED_PRODUCT = call(tuple(ACTIVATED), ...)
+WITH_ACTIVATION = pattern("GEMM + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
 
 
-@pattern("GEMM + activation", call(ACTIVATIONS, ACTIVATED_PRODUCT, ...), start=tuple(ACTIVATED))
-def activation(m: Match) -> Fused | None:
+def _activation(m: Match) -> Fused | None:
     """A product and the activation that is its only reader are one kernel."""
     product = m[ACTIVATED_PRODUCT]
     if product.attrs.get("activation") or not (product.out.dtype == m.root.out.dtype or narrow(m.root.out)):
         return None
     attrs = {**product.attrs, "activation": m.root.type.rpartition("::")[2]}
     return m.fused(ACTIVATED[product.type], product.inputs, attrs)
+
+
+def _activation_since_72(m: Match) -> Fused | Miss | None:
+    """The same where the kernels apply more than a ReLU or Clip."""
+    why = "" if m.root.type in CLAMPS else _clamps_alone(m[ACTIVATED_PRODUCT])
+    return Miss(f"{why} apply ReLU and Clip alone", m.root.nodes) if why else _activation(m)
+
+
+def _clamps_alone(product: Operator) -> str:
+    """The kernels of a product that apply no other activation, "" where they do (guide, "Layer Fusion")."""
+    if product.out.dtype == "float32":
+        return "kernels in float32"
+    if product.type not in CONVOLUTIONS:
+        return ""
+    channels = product.present[0].shape[1]
+    if 1 < product.attrs.get("group", 1) == channels:
+        return "depthwise kernels"
+    return "kernels that read an image" if channels <= IMAGE else ""
+
+
+activation_until_71, activation = (WITH_ACTIVATION(f) for f in (_activation, _activation_since_72))
+ACTIVATED_CONV = alone(call("com.microsoft::FusedConv", ...))
+
+
+@pattern("GEMM + activation + residual", Y + ACTIVATED_CONV)
+def residual_behind(m: Match) -> Fused | None:
+    """What is added behind a convolution's activation, in the same kernel."""
+    product, summand = m[ACTIVATED_CONV], m[Y]
+    if len(product.inputs) > 3 or summand.shape != product.out.shape or _clamps_alone(product):
+        return None
+    return m.fused(product.type, (*(*product.inputs, None)[:3], summand), product.attrs)
 
 
 @fusion("elementwise operators", anchor=ELEMENTWISE)
@@ -169,6 +206,8 @@ def attention(m: Match) -> Fused | Miss | None:
     k = replace(k, shape=(*k.shape[:-2], k.shape[-1], k.shape[-2]))
     if q.dtype not in HALF:
         return Miss(f"there is no fused kernel for {q.dtype}", second.nodes)
+    if q.shape[-1] != v.shape[-1]:
+        return Miss(f"heads of {q.shape[-1]} and values of {v.shape[-1]} differ", second.nodes)
     if max(q.shape[-1], v.shape[-1]) > WIDEST_HEAD:
         return Miss(f"heads of {q.shape[-1]} are wider than {WIDEST_HEAD}", second.nodes)
     if k.rank == 3:  # batch and heads in one axis
@@ -190,14 +229,40 @@ def _head(g: Rewriter, t: Tensor, parts: list[Operator]) -> Tensor:
     return replace(x, shape=t.shape)
 
 
-def _siblings(graph: Graph) -> Graph:
+def _siblings_until_71(graph: Graph) -> Graph:
     """Products of one tensor with stored weights and equal attributes become one product, with the columns of all.
 
     The parts of its output are free views. Products with a residual stay separate.
     """
+    return _siblings(graph, lambda o: True)
+
+
+def _siblings_since_72(graph: Graph) -> Graph:
+    """The same of GEMMs and of convolutions with one tap, with ReLU, Clip or no activation."""
+    return _siblings(graph, _has_one_tap)
+
+
+def _siblings_before_activations(graph: Graph) -> Graph:
+    """The same of convolutions with one tap before other activations, each of which then is a kernel by itself."""
+    readers: dict[str, list[str]] = {}
+    for o in graph.operators:
+        for t in o.present:
+            readers.setdefault(t.name, []).append(o.type)
+    return _siblings(graph, lambda o: o.type == "Conv" and _has_one_tap(o) and _apart(readers.get(o.out.name, [])))
+
+
+def _apart(readers: list[str]) -> bool:
+    return len(readers) == 1 and readers[0] in ACTIVATIONS and readers[0] not in CLAMPS
+
+
+def _has_one_tap(o: Operator) -> bool:
+    return o.type not in (*CONVOLUTIONS, "ConvTranspose") or set(o.present[1].shape[2:]) == {1}
+
+
+def _siblings(graph: Graph, merges: Callable[[Operator], bool]) -> Graph:
     groups: dict[object, list[Operator]] = {}
     for o in graph.operators:
-        if o.type in PRODUCTS and len(o.present) > 1 and all(t.stored for t in o.present[1:]):
+        if o.type in PRODUCTS and len(o.present) > 1 and all(t.stored for t in o.present[1:]) and merges(o):
             x, w = o.present[:2]
             axis = _columns(o)
             bias = tuple(t.rank == 1 and t.size == w.shape[axis] for t in o.present[2:])
@@ -271,6 +336,11 @@ def _single_outside(graph: Graph) -> Graph:
 
 
 def place(graph: Graph) -> Graph:
+    """As until 7.1; parts of a Concat or Split that need it are copied by kernels."""
+    return _placed(copied(graph, frozenset((*PRODUCTS, *ACTIVATED.values())), frozenset(ELEMENTWISE)))
+
+
+def _placed(graph: Graph) -> Graph:
     """Free are views; shape arithmetic, which is done when the engine is built; a Concat or Split of tensors that
     kernels write.
     """
@@ -287,45 +357,80 @@ def place(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(placed), notes=notes)
 
 
+def _in_int32(graph: Graph) -> Graph:
+    """Integers have 32 bits, whatever the file says."""
+
+    def narrower(t: Tensor) -> Tensor:
+        return replace(t, dtype="int32") if t.dtype == "int64" else t
+
+    def changed(o: Operator) -> Operator:
+        tensors = (*o.present, *o.outputs)
+        if not any(t.dtype == "int64" for t in tensors):
+            return o
+        inputs = tuple(t and narrower(t) for t in o.inputs)
+        return replace(o, inputs=inputs, outputs=tuple(map(narrower, o.outputs)))
+
+    inputs, outputs = (tuple(map(narrower, ts)) for ts in (graph.inputs, graph.outputs))
+    return replace(graph, operators=tuple(map(changed, graph.operators)), inputs=inputs, outputs=outputs)
+
+
+MERGED = "parallel GEMMs merged"
 EIGHT_BITS = between_kernels(frozenset(PRODUCTS), frozenset(ELEMENTWISE), frozenset(ROWS))
 #: `common.linear` once more behind EIGHT_BITS, which uncovers stored weights.
-RULES = since(
-    "6", Pass("constants computed beforehand", folded, once=True),
-    Pass("FP16 beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
-    ort_basic.conv_affine, ort_basic.conv_batch_norm, ort_basic.matmul_batch_norm, common.layer_norm,
-    common.rms_norm_any, common.gelu, common.fast_gelu_any, common.quick_gelu, common.softmax, common.linear, attention,
-    EIGHT_BITS, common.linear, view_last, activation, residual, Pass("parallel GEMMs merged", _siblings),
-    ort_extended.skip_layer_norm, chain, before_rows,
+RULES = (
+    Pass("integers of 32 bits", _in_int32, once=True, since="6", until="9"),
+    *since("6", Pass("constants computed beforehand", folded, once=True),
+           Pass("FP16 beside 8 bits", in_half, once=True), ort_basic.ELIMINATION, ort_basic.COMMON_SUBEXPRESSIONS,
+           ort_basic.conv_affine, ort_basic.conv_batch_norm, ort_basic.matmul_batch_norm, common.layer_norm,
+           common.rms_norm_any, common.gelu, common.fast_gelu_any, common.quick_gelu, common.softmax, common.linear),
+    attention.of("8.5"), *since("6", EIGHT_BITS, common.linear, view_last),
+    Pass(f"{MERGED}, activations apart", _siblings_before_activations, since="7.2"),
+    activation_until_71.of("6", "7.1"), activation.of("7.2"), *since("6", residual), residual_behind.of("7.2"),
+    Pass(MERGED, _siblings_until_71, since="6", until="7.1"), Pass(MERGED, _siblings_since_72, since="7.2"),
+    *since("6", ort_extended.skip_layer_norm, chain, before_rows),
 )  # fmt: skip
 
 
 def _narrow_products(run: Graph) -> str:
-    """What no measurement confirms of any release: products in 8 bits."""
+    """What no measurement confirms of releases until 7.1: products in 8 bits."""
     return "8-bit networks" if has_narrow_products(run) else ""
 
 
-def _later_releases(run: Graph) -> str:
-    return " and ".join(filter(None, ("releases after 7", _narrow_products(run))))
+def _floats_of_8_bits(run: Graph) -> str:
+    """What no measurement confirms of later releases: products in FP8."""
+    operands = (o.present[0].dtype for o in run.operators if o.type in (*PRODUCTS, *ACTIVATED.values()) and o.present)
+    return "FP8 networks" if any(dtype.startswith("float8") for dtype in operands) else ""
 
 
-LAST_GROUP_BY_GROUP = Release(7, MOST)
+POLICY = Policy(
+    tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True, timed=True
+)
+LAST_GROUP_BY_GROUP = Release(7, 1)
 
 
-def _until_7(graph: Graph) -> Graph:
-    return _single_outside(_group_by_group(place(graph)))
+def _until_71(graph: Graph) -> Graph:
+    return _single_outside(_group_by_group(_placed(graph)))
+
+
+LAST_GEMM_IN_FP32 = Release(8, 4)
 
 
 def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's."""
-    return {"place": _until_7, "unmeasured": _narrow_products} if at <= LAST_GROUP_BY_GROUP else {}
+    changed: dict[str, Any] = {}
+    if at <= LAST_GEMM_IN_FP32:  # assumed: DeBERTa-large takes 4 times as long in TF32 as in FP16, as at FP32's rate
+        changed["policy"] = replace(POLICY, tf32=POLICY.tf32 - {"Gemm"}, timed=at > LAST_GROUP_BY_GROUP)
+    if at <= LAST_GROUP_BY_GROUP:
+        changed |= {"place": _until_71, "unmeasured": _narrow_products, "errs_as": "tensorrt of 2020"}
+    return changed
 
 
 def says(at: Release) -> str:
     """What is known of a release, and what is inferred."""
     imports = f"what TensorRT {at} imports is as its importer's documents say"
     if at <= LAST_GROUP_BY_GROUP:
-        return f"{imports}; its kernels are inferred from times of release 7 on convolutional networks"
-    return f"{imports}; its fusions and kernels are inferred, and taken to be today's"
+        return f"{imports}; its kernels are inferred from times of release 6 or 7 on convolutional networks"
+    return f"{imports}; its fusions and kernels are taken to be those of 8.2 to 10, whose times are known"
 
 
 #: Builds that were told: EfficientNet-lite4 34.6 s, 7.7 with a timing cache, YOLOv4 109 and 9.4 s
@@ -342,13 +447,13 @@ RUNTIME = Runtime(
     name="tensorrt",
     rules={DISABLED: RULES},
     place=place,
-    policy=Policy(tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True),
+    policy=POLICY,
     host=HostCosts(
-        run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=0.8e-6,
+        run_s=8e-6, walk_s=0.0, node_s=0.0, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1.75e-6,
         replay_s=10e-6, replay_gap_s=0.5e-6, source="assumed",
     ),
     title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
-    refused=refused, unmeasured=_later_releases, releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE),
+    refused=refused, unmeasured=_floats_of_8_bits, releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE),
     start=START,
 )  # fmt: skip

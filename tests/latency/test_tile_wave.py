@@ -76,7 +76,7 @@ def test_pipes_fall_back_to_what_the_card_has() -> None:
     assert pipe_on(A100, "tensor_bf16") == "tensor_bf16"
     assert pipe_on(T4, "tensor_bf16") == "fp32"
     assert pipe_on(T4, "tensor_fp8") == "tensor_fp16"
-    assert pipe_on(gpu_specs.load("thor"), "tensor_int8") == "tensor_fp16"
+    assert pipe_on(gpu_specs.load("v100-sxm2-16gb"), "tensor_int8") == "tensor_fp16"
     assert pipe_on(p100, "fp16") == "fp16"
     assert pipe_on(p100, "tensor_fp16") == "fp32"  # products sum up in single precision
     assert pipe_on(p4, "tensor_fp16") == "fp32"  # its half-precision units run at a 64th

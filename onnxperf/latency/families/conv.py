@@ -80,16 +80,40 @@ def depthwise(works: Works, cards: Cards) -> KernelTerms:
 
 
 def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
-    """Implicit GEMM on tensor cores, with tiles of its own.
+    """Implicit GEMM on tensor cores: of an engine, whose builder times many kernels (`timed`), or of cuDNN."""
+    timed = works["timed"] > 0
+    if not timed.any():
+        return by_cudnn(works, s, cards, dram_share)
+    terms = in_engine(works, s, cards, dram_share)
+    return terms if timed.all() else choose(timed, terms, by_cudnn(works, s, cards, dram_share))
+
+
+def in_engine(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
+    """Implicit GEMM in an engine, channels last: as a product, with tiles, rate, start and cost of a tile of its own.
+
+    Source: fitted to whole engines; forms tried: derive/tensorrt.md.
+    """
+    coef, product_of = cards.constants.tensor_convolution["engine"], cards.constants.tensor_gemm
+    product = _padded_product(works, s, cards, coef)
+    changed = {f"tensor_gemm.{name}": coef[name] for name in ("rate", "extra_k", "start_cycles")}
+    changed |= {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.splits": 1}
+    changed["tensor_gemm.types"] = dict.fromkeys(product_of["types"], product_of["types"]["half"])
+    terms = tensor_cores(works, product, cards.having(changed), dram_share)
+    return _with_padding(terms, product, s, cards)
+
+
+def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
+    """Implicit GEMM of cuDNN, with tiles of its own.
 
     Before Ampere, gathering the operand reduces the arithmetic's rate to the share `gather`, and the product starts
-    after `start_s`, in which index tables are made, unless that is done ahead (`planned`). From Ampere on the start is
-    shorter. In NCHW, kernels transpose image and filter, and the shares `result` or `grouped_result` of the result.
+    after `start_s`, in which index tables are made, unless that is done ahead (`planned`). From Ampere on the start
+    is shorter. In NCHW, kernels transpose image and filter, and the shares `result` or `grouped_result` of the
+    result.
     Source: fitted to DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
     early, product = cards.major < 8, _padded_product(works, s, cards, coef)
-    changed = {"tensor_gemm.tiles": _tiles(cards), "tensor_gemm.extra_k": coef["extra_k"]}
+    changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
     turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
     changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
     changed["tensor_gemm.splits"] = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
@@ -103,24 +127,31 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), coef["late"]["start_s"])
     launch = (start_s + 2 * transposed * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
-    padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)
-    padding_power = cards.constants.cuda_core_gemm["padding_power"]
     detail = dict(bare.detail)
     if detail:
-        detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
         detail["gather efficiency"] = np.broadcast_to(gather, seconds.shape)
         detail[RUNNER_UP] = detail[RUNNER_UP] + seconds - bare.seconds
-    return bare._replace(
+    terms = bare._replace(
         compute=compute, memory=bare.memory + transpose_s, latency=latency, launch=bare.launch + launch,
         seconds=seconds, workspace=bare.workspace + transposed * s.x_bytes,
-        launches=bare.launches + 2 * transposed.astype(int),
-        executed_share=bare.executed_share * (1 + padding_power * (padded - 1)), detail=detail,
+        launches=bare.launches + 2 * transposed.astype(int), detail=detail,
     )  # fmt: skip
+    return _with_padding(terms, product, s, cards)
 
 
-def _tiles(cards: Cards) -> Array:
+def _with_padding(terms: KernelTerms, product: Product, s: Shape, cards: Cards) -> KernelTerms:
+    """The terms of a padded product, with the energy and the idle part of tiles that padding costs."""
+    padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)
+    padding_power = cards.constants.cuda_core_gemm["padding_power"]
+    detail = dict(terms.detail)
+    if detail:
+        detail["full tiles efficiency"] = detail["full tiles efficiency"] / padded
+    return terms._replace(executed_share=terms.executed_share * (1 + padding_power * (padded - 1)), detail=detail)
+
+
+def _tiles(cards: Cards, coef: Mapping[str, Any]) -> Array:
     """Positions and output channels of every tile that each card's library has, [tile, 2, g]; shorter lists repeat."""
-    sets = cards.nearest(cards.constants.tensor_convolution["tiles"])
+    sets = cards.nearest(coef["tiles"])
     longest = max(map(len, sets))
     return np.array([(tiles * longest)[:longest] for tiles in sets], dtype=float).transpose(1, 2, 0)
 
@@ -282,9 +313,18 @@ IN_MODELS = ConstantSet(
     ),
     after=(CONVOLUTION, TENSOR_CONVOLUTION), of_runs=True,
 )  # fmt: skip
+ENGINE = ConstantSet(
+    "engine",
+    parameters=(
+        Parameter("tensor_convolution.engine.rate", "share of the datasheet's rate in a tile", 0.85, 0.05, most=1.0),
+        Parameter("tensor_convolution.engine.extra_k", "what a tile costs beside its k, as more of it", 60, 0.3),
+        Parameter("tensor_convolution.engine.start_cycles", "of a kernel, beside the launch floor", 3500, 0.1),
+    ),
+    after=(IN_MODELS,), of_runs=True, weight=30.0,
+)  # fmt: skip
 FAMILY = KernelFamily(
     size=Conv, card=conv, processor=processor_conv, error_class=_error_class, formula=_formula,
     layer=("cin", "cout", "taps", "groups", "direction"), fewest_flops=fewest_flops,
-    constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS), batch="images", shared_bytes=_filters,
+    constants=(CONVOLUTION, TENSOR_CONVOLUTION, IN_MODELS, ENGINE), batch="images", shared_bytes=_filters,
     larger=lambda w, times: larger_batches(w, times, "images", _filters(w), most=2),
 )  # fmt: skip

@@ -34,7 +34,7 @@ ALONE = {
 ASIDE = "GEMM with bias, other library"
 FULL = Path(__file__).parents[4] / "shared" / "data"
 (EAGER, TRAINING, _), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
-(TENSORRT,), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
+(TENSORRT, ENGINES), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 ON_TWO_CARDS = "bert-large-qa"  # of the models that ran under ONNX Runtime: its six runs order cards
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -48,6 +48,14 @@ FURTHER = {
     "A100 scan of torchvision models": 1, "ViT-S on RTX 5000 Ada": 1, "dle-bert-4l-312": 6, "mlperf-bert": 3,
     "mlperf-resnet50": 2, "pr12670": 5, "pr8698": 2, "transformer-deploy": 7,
 }  # fmt: skip
+
+
+#: Of each release, precision and card, those in the sample.
+ENGINE_ROWS = {
+    "release 8.4, INT8, a100-sxm4-80gb": 6,
+    **{f"release {r}, {p}, a100-sxm4-80gb": 1 for r in ("8.2", "8.4") for p in ("FP16", "FP32 or TF32")},
+    **{f"release 7.2, {p}, t4": 1 for p in ("FP16", "FP32 or TF32", "INT8")},
+}
 
 
 def scored_of(runs: int) -> int:
@@ -181,6 +189,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
         ("convolutional networks with their graph, deepinsight/insightface", 2),
         ("convolutional networks with their graph, roatienza/benchmark", 5),
         *((f"further models with their graph, {source}", n) for source, n in FURTHER.items()),
+        *((f"TensorRT engines, {which}", n) for which, n in ENGINE_ROWS.items()),
         ("TensorRT, FP32", 22), ("TensorRT, FP16", 18), ("TensorRT, graphs in parts", 36),
         ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
         *((f"{TRAINING.reported}, {part}", 3) for part in fp32_torch.PARTS),
@@ -199,8 +208,14 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
     assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == (
         6 + scored_of(29 - 6) + scored_of(67)
     )
-    assert len({s.name for s in only(report, kind="model")}) == 59  # not every model of the sample
-    with_graphs = {WITH_GRAPHS[0].reported, WITH_GRAPHS[2].reported, TENSORRT.reported, AUTOCAST.reported}
+    assert len({s.name for s in only(report, kind="model")}) == 63  # not every model of the sample
+    with_graphs = {
+        WITH_GRAPHS[0].reported,
+        WITH_GRAPHS[2].reported,
+        TENSORRT.reported,
+        ENGINES.reported,
+        AUTOCAST.reported,
+    }
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
@@ -227,7 +242,7 @@ def test_the_accuracy_page_has_every_table(few: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 13  # and every line has all cells of the heading above it
+    assert len(headings) == 14  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 
@@ -307,7 +322,7 @@ def test_whole_models_are_found_and_bound() -> None:
 
 
 def test_the_sample_is_small_and_says_whose_it_is() -> None:
-    assert sum(f.stat().st_size for f in SAMPLE.rglob("*")) < 2.2e6
+    assert sum(f.stat().st_size for f in SAMPLE.rglob("*")) < 2.3e6
     assert "MIT License" in (SAMPLE / "fp32_torch" / "LICENSE.NeuSight").read_text(encoding="utf-8")
     assert "Apache License, Version 2.0" in (SAMPLE / "NOTICE").read_text(encoding="utf-8")
     assert all(f.exists() for f in sources(SAMPLE))
