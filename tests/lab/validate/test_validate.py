@@ -34,7 +34,7 @@ ALONE = {
 ASIDE = "GEMM with bias, other library"
 FULL = Path(__file__).parents[4] / "shared" / "data"
 (EAGER, TRAINING, _), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
-(TENSORRT, ENGINES), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
+(TENSORRT, _), (AUTOCAST,) = tensorrt.DATASET.models, timm.DATASET.models
 ON_TWO_CARDS = "bert-large-qa"  # of the models that ran under ONNX Runtime: its six runs order cards
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -209,13 +209,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
         6 + scored_of(29 - 6) + scored_of(67)
     )
     assert len({s.name for s in only(report, kind="model")}) == 63  # not every model of the sample
-    with_graphs = {
-        WITH_GRAPHS[0].reported,
-        WITH_GRAPHS[2].reported,
-        TENSORRT.reported,
-        ENGINES.reported,
-        AUTOCAST.reported,
-    }
+    with_graphs = {WITH_GRAPHS[0].reported, WITH_GRAPHS[2].reported, TENSORRT.reported, AUTOCAST.reported}
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
     expected = {"a100-pcie-40gb": 4.9, "v100-pcie-32gb": 5.2, "p100-pcie-16gb": 7.1, "t4": 18.5, "p4": 27.1}
