@@ -98,8 +98,8 @@ def test_an_earlier_shape_is_searched_again_from_1_20_on() -> None:
 
 def test_tensorrt_builds_an_engine_that_sessions_load_and_times_what_is_alike_once() -> None:
     alike, different = (before(network(c), runtime="tensorrt") for c in ([8, 8, 8, 8], [8, 16, 24, 32]))
-    two, four = (part(f.build, "kernels built") for f in (alike, different))  # the image's reordering is one of them
-    assert four.high_seconds == pytest.approx(2 * two.high_seconds) and "timing cache" in two.assumes
+    one, three = (part(f.build, "kernels built") for f in (alike, different))
+    assert three.high_seconds == pytest.approx(3 * one.high_seconds) and "timing cache" in one.assumes
     assert "engine read" in names(alike.session) and "graph" not in names(alike.session)
     assert alike.session.high_seconds < different.build.high_seconds
     another = part(different.new_shape, "another build")
