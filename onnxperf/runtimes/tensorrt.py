@@ -6,6 +6,7 @@ engines list; times of releases 7 to 10 of convolutional networks were compared 
 - the builder finds the fastest tactic, which is what `latency` estimates; shapes are static, weights stay on the card;
 - a product, its bias, a residual of the output's shape before or behind an activation are one kernel; in float32, in
   depthwise convolutions and in those that read an image no activation but ReLU and Clip is (guide, "Layer Fusion");
+- from 8.5 on a Transpose between products of activations is none;
 - elementwise operators in a row are one kernel, as are a softmax or normalisation and those before it;
 - GEMMs and convolutions of one tap that read the same tensor with equal attributes are one wider product;
 - from 8.5 on attention is one kernel in half and 8-bit types with equal heads of up to 256, in float32 never;
@@ -279,6 +280,35 @@ def _siblings(graph: Graph, merges: Callable[[Operator], bool]) -> Graph:
     return replace(graph, operators=operators) if instead else graph
 
 
+def _strided(graph: Graph) -> Graph:
+    """A Transpose that only products of two activations read, or of what one writes, is no kernel: they take strides.
+
+    One of the two last axes has to lie contiguous. Kernel lists of engines have none between such products, but where
+    it is part of an elementwise kernel.
+    """
+    readers: dict[str, list[Operator]] = {}
+    for o in graph.operators:
+        for t in o.present:
+            readers.setdefault(t.name, []).append(o)
+
+    def is_strided(o: Operator) -> bool:
+        perm = o.attrs.get("perm", ())
+        if o.type != "Transpose" or len(perm) < 3 or len(perm) - 1 not in perm[-2:]:
+            return False
+        maker = graph.made_by(o.present[0])
+        written = maker is not None and _of_activations(maker) and readers[o.present[0].name] == [o]
+        read = readers.get(o.out.name, [])
+        inside = bool(read) and o.out.name not in graph.output_names and all(map(_of_activations, read))
+        return written or inside
+
+    operators = tuple(replace(o, place="free") if is_strided(o) else o for o in graph.operators)
+    return replace(graph, operators=operators) if operators != graph.operators else graph
+
+
+def _of_activations(o: Operator) -> bool:
+    return o.type in ("MatMul", "com.microsoft::FusedMatMulActivation") and not any(t.stored for t in o.present[:2])
+
+
 def _columns(o: Operator) -> int:
     """The axis of a product's weights along which its output's columns lie."""
     if o.type in CONVOLUTIONS:
@@ -336,6 +366,11 @@ def _single_outside(graph: Graph) -> Graph:
 
 
 def place(graph: Graph) -> Graph:
+    """As until 8.4, without a kernel for a Transpose between products of activations."""
+    return _until_84(_strided(graph))
+
+
+def _until_84(graph: Graph) -> Graph:
     """As until 7.1; parts of a Concat or Split that need it are copied by kernels."""
     return _placed(copied(graph, frozenset((*PRODUCTS, *ACTIVATED.values())), frozenset(ELEMENTWISE)))
 
@@ -420,6 +455,7 @@ def in_release(at: Release) -> Mapping[str, Any]:
     changed: dict[str, Any] = {}
     if at <= LAST_GEMM_IN_FP32:  # assumed: DeBERTa-large takes 4 times as long in TF32 as in FP16, as at FP32's rate
         changed["policy"] = replace(POLICY, tf32=POLICY.tf32 - {"Gemm"}, timed=at > LAST_GROUP_BY_GROUP)
+        changed["place"] = _until_84
     if at <= LAST_GROUP_BY_GROUP:
         changed |= {"place": _until_71, "unmeasured": _narrow_products, "errs_as": "tensorrt of 2020"}
     return changed
