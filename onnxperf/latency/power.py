@@ -15,6 +15,7 @@ from op_models import Collective, Transfer, Work
 #: The rate of a type on tensor cores by that of FP16, or the other way round: at most 15 on the cards that ship. What
 #: is beyond is a mistake in a card's file, and no type of operands that takes as much more energy.
 MOST_RATIO = 16.0
+INTEGER_BITS = {"tensor_int8": 8, "tensor_int4": 4}
 
 
 def energy(
@@ -75,9 +76,10 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
-    the process node being that of vector units. R: FP16 FLOPs a clock and SM, as larger units use an operand more
-    often; f: the clock that the power limit leaves to tensor cores that are `busy` for a share of the time, as a slower
-    clock takes less voltage. Where they wait for other kernels half of the time, they have twice the watts.
+    the process node being that of vector units; of integers (bits / 16)^integer in place of the last factor. R: FP16
+    FLOPs a clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to tensor
+    cores that are `busy` for a share of the time, as a slower clock takes less voltage. Where they wait for other
+    kernels half of the time, they have twice the watts.
     """
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
@@ -99,6 +101,8 @@ def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: flo
     size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
     ratio = min(max(rate / device.dense_flops["tensor_fp16"], 1 / MOST_RATIO), MOST_RATIO)
     of_type = ratio ** -coef["tensor_type_exponent"]
+    if pipe in INTEGER_BITS:
+        of_type = (INTEGER_BITS[pipe] / 16) ** coef["tensor_integer_exponent"]
     kind = (device.node_nm / 5) ** coef["node_exponent"] * of_type
     late = coef["tensor_blackwell"] if device.capability[0] >= 10 else 1.0
     joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind * late

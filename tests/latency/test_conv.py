@@ -201,6 +201,27 @@ def test_an_engine_packs_the_channels_of_an_8_bit_image() -> None:
     assert engine[1] > 0.9 * library[1]
 
 
+def test_an_engine_gathers_several_taps_before_ampere_at_a_share_of_the_rate() -> None:
+    """As DeepBench's rows show of libraries: a layer of 3 x 3 taps is slower than one tap of as many FLOPs."""
+    one, nine = (
+        replace(w, size=w.size._replace(planned=True, timed=True))  # type: ignore[union-attr]
+        for w in (half(32, 9 * 256, 512, (28, 28), (1, 1), last=True), half(32, 256, 512, (28, 28), (3, 3), last=True))
+    )
+    assert one.matrix_flops == nine.matrix_flops
+    reached = {d.id: float(timed(one, d).compute[0, 0] / timed(nine, d).compute[0, 0]) for d in (T4, V100, A100)}
+    share = shipped().tensor_convolution["gather"]
+    assert reached == pytest.approx({T4.id: share, V100.id: share, A100.id: 1.0})
+
+
+def test_an_engines_convolution_takes_more_energy_than_a_product() -> None:
+    """Which on a card of 70 W is time."""
+    w = half(128, 256, 256, (28, 28), (3, 3), last=True)
+    engine = replace(w, size=w.size._replace(planned=True, timed=True))  # type: ignore[union-attr]
+    plain = shipped().having({"tensor_convolution.engine.energy": 1.0})
+    slower, usual = (alone([engine], [T4], c).seconds[0, 0] for c in (shipped(), plain))
+    assert alone([engine], [T4], shipped(), False).seconds[0, 0] < usual < slower < 1.2 * usual
+
+
 def test_operands_come_from_l2_no_faster_than_it_was_measured() -> None:
     """gpu-benches reads an L40's L2 at 5.3 TB/s, 15 bytes a clock and SM, and an A100's at 5.5 TB/s, 36 of them."""
     w = layer(8, 256, 256, (14, 14), (3, 3), stride=4)

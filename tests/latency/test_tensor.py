@@ -1,5 +1,6 @@
 """Products on tensor cores: what tiles, waves, caches and power must show, whatever the constants."""
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 import gpu_specs
 from onnxperf.latency import alone, floors, shipped, single
 from onnxperf.latency.cards import Cards, at_own_clock
+from onnxperf.latency.power import energy
 from onnxperf.methods import METHODS
 from op_models import BITS, Gemm, Work
 
@@ -95,6 +97,27 @@ def test_tensor_cores_that_are_held_back_lose_less_of_what_is_left() -> None:
         w.matrix_flops / alone([w], [d], shipped(), False).seconds[0, 0] / d.dense_flops["tensor_fp16"] for d in cards
     ]
     assert 0.9 < reached[0] < 1 and reached[0] > reached[1] + 0.05
+
+
+@pytest.mark.parametrize("gpu", ["t4", "a100-sxm4-80gb", "l40s", "rtx-3090", "b300-sxm"])
+def test_a_flop_of_8_bit_integers_takes_a_quarter_of_the_energy(gpu: str) -> None:
+    """Multipliers grow with the square of their bits, whatever a card's rates are; here at a power limit that is never
+    met.
+    """
+    cards = Cards([replace(gpu_specs.load(gpu), tdp_W=1e6)], shipped())
+    works = [
+        replace(product(4096, 4096, 4096, dtype=d), bytes_read=0, bytes_written=0, weight_bytes=0)
+        for d in ("float16", "int8")
+    ]
+    half, narrow = energy(works, cards, np.zeros((2, 1)))[:, 0]
+    assert narrow == pytest.approx(half / 4)
+
+
+@pytest.mark.parametrize(("card", "measured"), [("l40s", 555e12), ("a100-sxm4-80gb", 555e12)])
+def test_power_leaves_8_bit_integers_the_rate_that_was_measured(card: str, measured: float) -> None:
+    """Products of 8,192 rows and 12 ms and more, medians of tensor_core; L40S has 200 to 255 TFLOPS in BF16 for it."""
+    w = product(8192, 16384, 16384, dtype="int8")
+    assert w.matrix_flops / seconds(w, card=card)[0] == pytest.approx(measured, rel=0.1)
 
 
 def test_short_kernels_are_over_before_the_limit_acts() -> None:

@@ -91,14 +91,20 @@ def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> 
 def in_engine(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:
     """Implicit GEMM in an engine, channels last: as a product, with tiles, rate, start and cost of a tile of its own.
 
+    A FLOP takes `energy` times as many joules as one of a product. Before Ampere, gathering several taps reduces the
+    rate to the share `gather`, as in a library.
+
     Source: fitted to whole engines; forms tried: derive/tensorrt.md.
     """
     coef, product_of = cards.constants.tensor_convolution["engine"], cards.constants.tensor_gemm
     product = _padded_product(works, s, cards, coef)
-    changed = {f"tensor_gemm.{name}": coef[name] for name in ("rate", "extra_k", "start_cycles")}
+    changed = {f"tensor_gemm.{name}": coef[name] for name in ("extra_k", "start_cycles")}
+    gathers = (cards.major < 8) & (works["taps"] > 1)
+    changed["tensor_gemm.rate"] = coef["rate"] * np.where(gathers, cards.constants.tensor_convolution["gather"], 1.0)
     changed |= {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.splits": 1}
     changed["tensor_gemm.types"] = dict.fromkeys(product_of["types"], product_of["types"]["half"])
     terms = tensor_cores(works, product, cards.having(changed), dram_share)
+    terms = terms._replace(executed_share=coef["energy"] * terms.executed_share)
     return _with_padding(terms, product, s, cards)
 
 

@@ -88,9 +88,9 @@ MEASURED = re.compile(r"(\d+(?:\.\d+)?)[\d.a-z]*(?: |$)")
 TRUSTED = 3  # of 5
 #: What the shipped sample holds: some whose graphs are made from packages under permissive licences.
 SHIPPED = ("ResNet50-v1", "MobileNet-v2", "EfficientNet-B0", "deberta-v3-xsmall", "mmpretrain ResNet")
-#: Rows that contradict others of their source on the same card. Classifiers on T4 take 2 to 2.7 times as long as
-#: predicted, all five sizes, which is what the board's base clock of 585 MHz would give; oriented boxes on A100 3 to 5
-#: times as long as the same network on 0.4 times the positions.
+#: Rows that contradict others of their source on the same card. Classifiers on T4 take 2 to 2.2 times as long as
+#: predicted, all five sizes, somewhat less than the board's base clock of 585 MHz would give; oriented boxes on A100 3
+#: to 5 times as long as the same network on 0.4 times the positions.
 CONTRADICTING = (("t4", "-cls"), ("a100-sxm4-40gb", "-obb"))
 
 
