@@ -13,6 +13,8 @@ Anything else is the sum over the formula ONNX defines it by.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from op_models.axes import LIKE_FIRST, Axes, by_element, numbered
 from op_models.core import Maybe, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.rules import AxesRule, Like, OutputRule, Outputs, as_first, op
@@ -262,3 +264,12 @@ def dynamic_quantise(op: Operator, x: Tensor) -> Work:
 def cast_like(op: Operator) -> Work:
     """1 per element; of the second operand only the dtype is read."""
     return work(op, Pointwise(op.out.size), vector=op.out.size, read={1: 0})
+
+
+@op("torch::triton_poi", "torch::triton_per", "torch::triton_red")
+def triton(
+    op: Operator, *, elements: int, flops: int, read: Sequence[int], rows: int = 0, width: int = 0, passes: int = 0
+) -> Work:
+    """A kernel of torch.compile: `read` elements of each input, `flops` in all; `rows` of `width` that are reduced."""
+    size = Rows(rows, width, passes) if rows else Pointwise(elements)
+    return work(op, size, vector=flops, read=dict(enumerate(read)))

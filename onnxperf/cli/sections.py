@@ -14,7 +14,7 @@ SECTIONS = {
     ),
     "What is run": (
         "batch", "batches", "fit", "shapes", "dims", "fix_dims", "trip_counts", "precision", "layout",
-        "mode", "loss", "optimizer", "recompute", "accumulate",
+        "compile_mode", "mode", "loss", "optimizer", "recompute", "accumulate",
     ),
     "How it is run": ("streams", "cuda_graph", "include_transfers", "pageable", "method"),
     "Limits": ("max_latency", "max_memory", "fail_above"),

@@ -21,7 +21,10 @@ from onnxperf.runtimes import RUNTIMES
 from op_models import Work
 
 WORTH = 0.98  # of the time: a change that saves less is not named
-SMALL = frozenset({"precision", "layout", "cuda_graph", "fix_dims"})  # terms that leave what runs the model as it is
+COMPILED, UNCOMPILED = "torch-compile", "torch-eager"
+SMALL = frozenset(
+    {"precision", "layout", "cuda_graph", "compile_mode", "fix_dims"}
+)  # terms that leave what runs the model as it is
 LARGER = 8  # times the batch
 #: Inputs and outputs of all operators, beyond which no other terms are tried: each of these takes as long again.
 MAX_TENSORS = 10_000
@@ -71,7 +74,8 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
     best = _alike(now, run, candidates)
     graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
     for terms in runtimes(run):
-        _tried(now, run, {**terms, **graph}, candidates)
+        if terms["runtime"] != COMPILED or run.runtime.name == UNCOMPILED:  # who runs a file has left PyTorch
+            _tried(now, run, {**terms, **graph}, candidates)
     for precision in precisions(run):
         if precision in QUANTISED:
             _tried(now, run, {**best, "precision": precision}, candidates)
@@ -148,7 +152,12 @@ def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
     if run.has_open_dims and not s.fix_dims:
         yield {"fix_dims": True}
     if not s.cuda_graph and s.streams == 1 and shares["launch"] > LAUNCHES:
-        yield {"cuda_graph": True}
+        yield replayed(run)
+
+
+def replayed(run: Run) -> dict[str, Any]:
+    """How the run is asked to replay a CUDA graph."""
+    return {"compile_mode": "reduce-overhead"} if run.runtime.modes else {"cuda_graph": True}
 
 
 def precisions(run: Run) -> tuple[str, ...]:

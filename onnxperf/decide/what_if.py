@@ -11,7 +11,16 @@ from typing import Any, Unpack
 from gpu_specs import HOSTS
 from onnxperf.answer.kernel_timeline import KernelPrediction, part_of
 from onnxperf.answer.prediction import Prediction, summarise
-from onnxperf.decide.changes import AtBatch, each_sample, lacking, options, precisions, runtimes, without_fallback
+from onnxperf.decide.changes import (
+    AtBatch,
+    each_sample,
+    lacking,
+    options,
+    precisions,
+    replayed,
+    runtimes,
+    without_fallback,
+)
 from onnxperf.decide.edits import padded, unaligned, without
 from onnxperf.fusions.engine import NEAR
 from onnxperf.ground.codec import Document, plain
@@ -98,7 +107,7 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
         yield _under(now, run, "precision", {"precision": name})
     for name in lacking(run):
         yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no unit for it")
-    yield _under(now, run, "launch", {"cuda_graph": True}) if not s.cuda_graph else _without_graph(now, run)
+    yield _under(now, run, "launch", replayed(run)) if not s.cuda_graph else _without_graph(now, run)
     if run.has_open_dims and not s.fix_dims:
         yield _under(now, run, "launch", {"fix_dims": True})
     if "nhwc" in run.runtime.layouts and s.layout is None and any(o.type == "Conv" for o in run.graph.operators):
@@ -113,7 +122,7 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
 
 
 def _without_graph(now: Prediction, run: Run) -> WhatIf:
-    return replace(_under(now, run, "launch", {"cuda_graph": False}), what="no CUDA graph")
+    return replace(_under(now, run, "launch", {"cuda_graph": False, "compile_mode": None}), what="no CUDA graph")
 
 
 def _under(now: Prediction, run: Run, kind: str, terms: Mapping[str, Any], why: str = "") -> WhatIf:

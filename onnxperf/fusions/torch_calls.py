@@ -121,31 +121,37 @@ def group_norm(m: Match) -> Fused | Miss:
 Q, K, V, MASK = (Variable(name) for name in ("q", "k", "v", "mask"))
 SCORES, SWAP = op.MatMul(Q, K), (0, 2, 1)
 SHARES = op.Softmax(SCORES | SCORES + MASK)
+#: The name that torch.onnx.export(dynamo=True) gives the result of torch.nn.functional.scaled_dot_product_attention.
+SDPA_NAME = re.compile(r"^scaled_dot_product_attention(_\d+)?$")
 WITHOUT_NAN = op.Where(op.IsNaN(SHARES), Variable("zero"), SHARES)  # a boolean mask may leave no key to a query
 
 
 @pattern("scaled_dot_product_attention", op.MatMul(SHARES | WITHOUT_NAN, V), start=("Softmax", "IsNaN"))
 def attention(m: Match) -> Fused | None:
-    """softmax(a q (a k)^T + mask) v. The exporters scale both q and k by a; hand-written code does not."""
+    """softmax(a q (a k)^T + mask) v. The exporters scale both q and k by a, but where it is 1; hand-written code does
+    not.
+    """
     q_scaled, k_scaled = m.g.made_by(m[Q], "Mul"), m.g.made_by(m[K], "Mul")
     q, k = scaled(q_scaled), scaled(k_scaled)
-    if q_scaled is None or k_scaled is None or q is None or k is None or q[1] != k[1] or m[V].rank != 4:
+    if q is None and k is None and SDPA_NAME.match(m.root.out.name):
+        q, k, q_scaled, k_scaled = (m[Q], 1.0), (m[K], 1.0), None, None
+    if q is None or k is None or q[1] != k[1] or m[V].rank != 4:
         return None
     shape = (*m[V].shape[:-1], q[0].shape[-1])
     before: tuple[Operator, ...] = ()
     keys, views = _untransposed(m.g, k[0], shape)
-    turned = _turned_back(m.g.made_by(k[0], "Transpose")) or _grouped_again(m.g, k[0], shape)
+    turned = turned_back(m.g.made_by(k[0], "Transpose")) or _grouped_again(m.g, k[0], shape)
     if keys is None and turned is not None:
         keys, before = turned.out, (turned,)
     if keys is None or keys.shape != shape:
         return None
     mask = (m[MASK],) if MASK in m else ()
     whole = m.fused("Attention", (q[0], keys, m[V], *mask))
-    inside = [o for o in (*views, q_scaled, k_scaled) if m.g.only_user(o.out)]
+    inside = [o for o in (*views, q_scaled, k_scaled) if o is not None and m.g.only_user(o.out)]
     return replace(whole, replaced=(*inside, *whole.replaced), before=before)
 
 
-def _turned_back(o: Operator | None) -> Operator | None:
+def turned_back(o: Operator | None) -> Operator | None:
     """The keys before their last two axes were swapped, where that is part of another Transpose, as TorchScript's
     exporter merges the two.
     """

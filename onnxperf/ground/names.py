@@ -34,6 +34,8 @@ PRECISIONS = ("keep", *STORED, *QUANTISED, AMP)
 MEASURED = ("keep", "fp32", "tf32", "fp16")  # precisions that can be measured
 #: The orders in which images can lie in memory: channels before rows and columns, or behind them (channels_last).
 LAYOUTS = ("nchw", "nhwc")
+#: Of torch.compile: what beside the default it replays, and for which calls it tries other kernels.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 LEVELS = ("disabled", "basic", "extended", "all")  # of optimisation, ascending
 MODES = ("inference", "training")
 LOSSES = ("cross-entropy", "mse")

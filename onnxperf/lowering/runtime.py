@@ -180,7 +180,8 @@ class Runtime:
     None where it does not train; `before_training` are the rules that rewrite a graph before its
     backward pass is added, where `rules` apply to the whole, and empty where `rules` do.
     `layouts` are the orders in which it can be told to keep images, each with the runtime that it is then (see
-    `of_layout`); `autocast` is what it makes of a graph under the precision amp, None where it has none.
+    `of_layout`), `modes` the ways in which it can be told to compile (see `of_mode`); `autocast` is what it makes of a
+    graph under the precision amp, None where it has none.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Runtime:
     releases: Releases | None = None
     release: Release | None = None
     layouts: Mapping[str, Runtime] = field(default_factory=dict)
+    modes: Mapping[str, Runtime] = field(default_factory=dict)
     autocast: Callable[[Graph], Graph] | None = None
     refused: Callable[[Operator], str] = _nothing
     unmeasured: Callable[[Graph], str] = _nothing
@@ -219,8 +221,10 @@ class Runtime:
         _need(isinstance(self.host, HostCosts), "host", "HostCosts", self.host)
         _need(isinstance(self.start, StartCosts), "start", "StartCosts", self.start)
         _need(self.kind in ("gpu", "cpu"), "kind", "gpu or cpu", self.kind)
-        ways = isinstance(self.layouts, Mapping) and all(isinstance(way, Runtime) for way in self.layouts.values())
-        _need(ways, "layouts", "Runtimes by their layout", self.layouts)
+        for name in ("layouts", "modes"):
+            ways = getattr(self, name)
+            held = isinstance(ways, Mapping) and all(isinstance(way, Runtime) for way in ways.values())
+            _need(held, name, f"Runtimes by their {name[:-1]}", ways)
         for name, function in (("refused", self.refused), ("unmeasured", self.unmeasured)):
             _need(callable(function), name, "a function", function)
         _need(self.training is None or isinstance(self.training, Runtime), "training", "a Runtime", self.training)
@@ -252,12 +256,14 @@ def of_version(runtime: Runtime, version: str) -> Runtime:
 
 
 def _of_release(runtime: Runtime, releases: Releases, at: Release) -> Runtime:
-    """The runtime, and its layouts, in one of its releases."""
+    """The runtime, its layouts and its modes, in one of its releases."""
     what, comma, more = runtime.describe.partition(",")
     chosen = at >= release(releases.layouts or "0")
-    layouts = {name: _of_release(way, releases, at) for name, way in runtime.layouts.items()} if chosen else {}
-    changes = releases.changed(at)
-    return replace(runtime, release=at, describe=f"{what} {at}{comma}{more}", layouts=layouts, training=None, **changes)
+    ways = runtime.layouts.items() if chosen else ()
+    layouts = {name: _of_release(way, way.releases or releases, at) for name, way in ways}
+    modes = {name: _of_release(way, way.releases or releases, at) for name, way in runtime.modes.items()}
+    changes = {"layouts": layouts, "modes": modes, "training": None, **releases.changed(at)}
+    return replace(runtime, release=at, describe=f"{what} {at}{comma}{more}", **changes)
 
 
 def check_file(graph: Graph, runtime: Runtime) -> None:
@@ -290,6 +296,15 @@ def of_layout(runtime: Runtime, layout: str) -> Runtime:
         what = runtime.describe.split(",")[0]
         raise UsageError(f"{what} takes no layout, it chooses itself how images lie in memory: leave --layout out")
     return runtime.layouts[layout]
+
+
+def of_mode(runtime: Runtime, mode: str) -> Runtime:
+    """The runtime that compiles in a mode of `ground.names.COMPILE_MODES`; UsageError where it has none."""
+    if mode not in runtime.modes:
+        raise UsageError(
+            f"{runtime.name} has no compile mode: give --runtime torch-compile, or leave --compile-mode out"
+        )
+    return replace(runtime.modes[mode], modes=runtime.modes)
 
 
 def run_graph(

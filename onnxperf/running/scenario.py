@@ -10,7 +10,7 @@ from onnxperf.ground.names import OPTIMIZERS
 from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.passes.step import Training
 from onnxperf.running.terms import Terms
-from onnxperf.runtimes import RUNTIMES, Runtime, of_layout, of_version
+from onnxperf.runtimes import RUNTIMES, Runtime, of_layout, of_mode, of_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,11 @@ class Scenario(Terms):
     batch: int = 1
     inputs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     trip_counts: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Every mode of torch.compile but the default one replays a CUDA graph."""
+        if self.compile_mode not in (None, "default"):
+            object.__setattr__(self, "cuda_graph", True)
 
     @property
     def samples(self) -> int:
@@ -88,13 +93,15 @@ def host_of(s: Scenario, device: Device) -> Host:
 
 
 def runtime_of(s: Scenario) -> Runtime:
-    """The runtime of a scenario, of the version and with the layout that it asks for, if it does."""
+    """The runtime of a scenario, of the version, with the layout and in the mode that it asks for, if it does."""
     runtime = RUNTIMES[s.runtime]
     if s.mode == "training" and runtime.training is not None:
         runtime = runtime.training
     if s.ort_version is not None:
         runtime = of_version(runtime, s.ort_version)
-    return runtime if s.layout is None else of_layout(runtime, s.layout)
+    if s.layout is not None:
+        runtime = of_layout(runtime, s.layout)
+    return runtime if s.compile_mode is None else of_mode(runtime, s.compile_mode)
 
 
 def training_of(s: Scenario) -> Training | None:

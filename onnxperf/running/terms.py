@@ -18,6 +18,7 @@ from gpu_specs import HOSTS, clusters
 from onnxperf.ground.errors import UsageError, as_arguments
 from onnxperf.ground.names import (
     BASELINES,
+    COMPILE_MODES,
     LAYOUTS,
     LEVELS,
     LOSSES,
@@ -123,7 +124,7 @@ class Terms:
     opt_level: str = term("all", "Graph optimisation level of ONNX Runtime.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
-        None, "A release: ort-cuda and ort-cpu from 1.4 on, tensorrt from 6 on.", usual="today's",
+        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-compile from 2.0 on.", usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip
     ort_transformers: bool = term(False, "First apply the optimizer of onnxruntime.transformers.", runtime="offline",
@@ -136,6 +137,10 @@ class Terms:
     precision: str = term("keep", "amp: PyTorch's autocast to float16.", choices=PRECISIONS)
     layout: str | None = term(None, "Memory layout of images; nhwc is channels_last.", usual="the runtime's",
                               choices=LAYOUTS)  # fmt: skip
+    compile_mode: str | None = term(
+        None, "Mode of torch.compile: reduce-overhead replays a CUDA graph, max-autotune also chooses among products.",
+        usual="default", choices=COMPILE_MODES, runtime="modes", noun="compile mode",
+    )  # fmt: skip
     method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS,
                        elsewhere=dict.fromkeys(BASELINES, SERVES_VALIDATE))  # fmt: skip
     mode: str = term(
@@ -202,6 +207,7 @@ class Common(TypedDict, total=False):
     ort_transformers: bool
     fix_dims: bool
     layout: str | None
+    compile_mode: str | None
     method: str
     mode: str
     loss: str | None

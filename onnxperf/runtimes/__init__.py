@@ -8,7 +8,7 @@ from __future__ import annotations
 from onnxperf.fusions.engine import LEVELS
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.ground.modules import Offered
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_layout, of_version, run_graph
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts, of_layout, of_mode, of_version, run_graph
 from onnxperf.passes.tape import WITHIN
 
 #: By name; a module is loaded when its runtime is asked for.
@@ -16,5 +16,5 @@ RUNTIMES = Offered(__name__, __path__, "RUNTIME", Runtime)
 
 __all__ = [
     "LEVELS", "RUNTIMES", "WAITED_FOR", "WITHIN", "HostCosts", "Policy", "Runtime", "StartCosts", "of_layout",
-    "of_version", "run_graph",
+    "of_mode", "of_version", "run_graph",
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_no_gain_is_of_a_unit_that_is_missing_and_predict_tries_the_same() -> No
     found = whatif(net(), gpu="t4", batch=64)
     tried = [asked(c.what) for c in found.changes if c.kind in ("precision", "runtime") and c.seconds]
     assert not {"fp8", "bf16"} & {terms.get("precision") for terms in tried}
-    assert {terms.get("runtime") for terms in tried} == {None, "tensorrt", "torch-eager"}
+    assert {terms.get("runtime") for terms in tried} == {None, "tensorrt", "torch-compile", "torch-eager"}
     said = [asked(c.what) for c in changes(found.now)]
     named = [{k: v for k, v in terms.items() if k in ("precision", "runtime")} for terms in said]
     assert [terms for terms in named if terms] and all(terms in tried for terms in named if terms)

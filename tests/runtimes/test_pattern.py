@@ -100,7 +100,7 @@ def test_the_first_form_that_matches_decides_and_its_last_miss_is_the_answer() -
 
 
 def test_a_runtime_knows_older_versions_of_itself() -> None:
-    assert {r.name for r in RUNTIMES.values() if r.releases} == {"ort-cpu", "ort-cuda", "tensorrt"}
+    assert {r.name for r in RUNTIMES.values() if r.releases} == {"ort-cpu", "ort-cuda", "tensorrt", "torch-compile"}
     assert of_version(RUNTIMES["ort-cuda"], "1.9").release == (1, 9)
     with pytest.raises(UsageError, match="torch-eager is known only as it is today"):
         of_version(RUNTIMES["torch-eager"], "2.1")

@@ -1,4 +1,5 @@
-"""Whole models of timm under eager PyTorch with FP16 autocast, from `timm/infer_amp.csv.gz`: timm's own benchmark.
+"""Whole models of timm under eager PyTorch and torch.compile with FP16 autocast: timm's own benchmark, from
+`timm/infer_amp.csv.gz` and `timm/compile_amp.csv.gz`.
 
 Constants of convolutions that no measured kernel determines are derived from these rows, of the convolutional networks
 whose graphs ship. For scores, families of models are left out, a quarter of them at a time. A row is the time of one
@@ -18,8 +19,10 @@ from onnxperf.lab.datasets.dataset import Dataset, Models
 from onnxperf.lab.datasets.reading import SAMPLE, Record, card, number, read, refusal, sizes
 from onnxperf.lab.datasets.runs import MeasuredRun, graph_file
 
-FILE = "infer_amp.csv.gz"
+FILE, COMPILED = "infer_amp.csv.gz", "compile_amp.csv.gz"
 COLUMNS = ("model", "gpu", "dtype", "layout", "compile", "torch", "batch", "img", "latency_ms", "source")
+COMPILED_COLUMNS = (*COLUMNS, "mparams")
+ANOTHER = 0.003  # relative difference in parameters, from which on a model was another: MobileOne reparametrised
 #: Of each family (see `family`) the model whose name has the lowest CRC-32 among graphs below 140 kB; of these the 14
 #: lowest. The rule does not depend on any result.
 SAMPLED = (
@@ -50,22 +53,45 @@ def part(model: str) -> str:
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
-    """Runs in the table of `folder` whose graph is there or ships, and how many rows are not taken, by reason."""
+    """Runs of eager PyTorch in the table of `folder` whose graph is there or ships, and how many rows are not taken, by
+    reason.
+    """
+    return _runs(folder, list(read(folder / FILE, COLUMNS)), "eager")
+
+
+def compiled(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """The same of torch.compile's table, of releases 2.4 and 2.9, but for models that were others than in the first."""
+    exported = {r["model"]: r["mparams"] for r in read(folder / FILE, (*COLUMNS, "mparams"))}
+    alike, others = list[Record](), 0
+    for r in read(folder / COMPILED, COMPILED_COLUMNS):
+        parameters = float(exported.get(r["model"], r["mparams"]))
+        if abs(float(r["mparams"]) / parameters - 1) > ANOTHER:
+            others += 1
+        else:
+            alike.append(r)
+    runs, why = _runs(folder, alike, "inductor")
+    return runs, {**why, **({"the model had other parameters": others} if others else {})}
+
+
+def _runs(folder: Path, records: list[Record], compile: str) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """The runs of one way to run them."""
     runs: list[MeasuredRun] = []
     why = Counter[str]()
-    for r in read(folder / FILE, COLUMNS):
+    for r in records:
         gpu, size, seconds = card(r["gpu"]), sizes(r, "batch", "img"), number(r, "latency_ms") / 1e3
         graph = graph_file(folder, f"{named(r)}.onnx.gz")
-        if (r["dtype"], r["compile"]) != ("amp", "eager") or r["layout"] not in ("nchw", "nhwc"):
+        if (r["dtype"], r["compile"]) != ("amp", compile) or r["layout"] not in ("nchw", "nhwc"):
             why["another precision, layout or runtime"] += 1
         elif graph is None:
             why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
         elif reason := refusal(gpu, size, seconds):
             why[reason] += 1
         elif gpu and size:
+            runtime, release = ("torch-compile", r["torch"]) if compile == "inductor" else ("torch-eager", None)
             run = MeasuredRun(
                 gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", version=r["torch"],
-                file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]),
+                file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]), runtime=runtime,
+                ort_version=release,
             )  # fmt: skip
             runs.append(run)
     return runs, dict(why)
@@ -83,6 +109,11 @@ DATASET = Dataset(
             FILE, COLUMNS, "eager PyTorch, FP16 autocast", "Models of eager PyTorch, FP16 autocast, by layout", models,
             apart=lambda run: f"{run.layout}", constants="convolution_in_models", fitted=ships,
             drawn=lambda r: named(r) in SAMPLED,
+        ),
+        Models(
+            COMPILED, COMPILED_COLUMNS, "torch.compile, FP16 autocast",
+            "Models of torch.compile, FP16 autocast, by release", compiled,
+            apart=lambda run: f"PyTorch {run.version}", constants="range", drawn=lambda r: named(r) in SAMPLED,
         ),
     ),
 )  # fmt: skip

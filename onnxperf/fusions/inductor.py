@@ -1,0 +1,463 @@
+"""What torch.compile's Inductor makes of operators: loops of its own, and calls of libraries.
+
+When a result lies in memory: `inductor_memory`. Which loops share a kernel: `inductor_fusion`.
+
+Sources: torch/_inductor of PyTorch 2.4 to 2.13: graph.py (`decide_layout_opt`), lowering.py (`cat`, pools, reductions),
+kernel/conv.py (biases), fx_passes/post_grad.py (`unfuse_bias_add_to_pointwise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
+from onnxperf.fusions.inductor_memory import HALF, Memory, number, parts_of
+from onnxperf.fusions.torch_strides import (
+    Shape,
+    Strides,
+    channels_last,
+    contiguous,
+    lies,
+    multipliable,
+    suggests_last,
+    value,
+)
+from onnxperf.fusions.torch_strides import view as as_view
+from onnxperf.graph import CONTROL, Graph
+from onnxperf.ground.rules import work_or_bytes
+from op_models import Operator, Tensor
+from op_models.core import FLOATS
+from op_models.pointwise import FLOPS
+
+#: Of torch/_inductor/config.py and lowering.py: sums of up to `WRITTEN_OUT` elements and windows of up to
+#: `WIDEST_WINDOW` are written out; so many tensors at most are joined within a loop.
+WRITTEN_OUT, WIDEST_WINDOW, MOST_JOINED = 8, 25, 8
+FEW_CONVOLUTIONS = 300  # calls and weights for each convolution, from which on the layout stays as it is
+#: About how many calls an operator is once decomposed, where it is not one.
+CALLS = {
+    "Attention": 2, "BatchNormalization": 16, "Gelu": 7, "Gemm": 4, "GroupNormalization": 14, "HardSwish": 7,
+    "LayerNormalization": 9, "MatMul": 6, "Resize": 40, "Softmax": 6, "Swish": 5,
+}  # fmt: skip
+#: Time of a convolution in channels_last, for 1 in NCHW, as `decide_layout_opt` weighs FLOPs.
+GROUPED, SMALL, NARROWING, OTHERS = 1.358, 0.783, 0.725, 0.823
+SMALL_CHANNELS = 64
+
+ELEMENTWISE = frozenset({
+    *(t for t in FLOPS if "::" not in t), "torch::addcmul", "Clip", "FastGelu", "Gelu", "Max", "Mean", "Min", "Pow",
+    "QuickGelu", "Sum", "Swish",
+})  # fmt: skip
+SOURCES = frozenset({"ConstantOfShape", "EyeLike", "Range"})  # they read nothing
+RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+SHUFFLES = frozenset({"DepthToSpace", "SpaceToDepth"})
+VIEWS = RESHAPES | SHUFFLES | {"Expand", "Slice", "Split", "Transpose"}
+NORMS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"})
+SHARES = frozenset({"LogSoftmax", "Softmax"})
+REDUCTIONS = frozenset({
+    "ArgMax", "ArgMin", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
+WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "Pad", "Resize", "Tile", "Trilu", "Upsample"})
+IN_LOOPS = ELEMENTWISE | SOURCES | VIEWS | NORMS | SHARES | REDUCTIONS | WINDOWS | INDEXED | {
+    "BatchNormalization", "Concat",
+}  # fmt: skip
+#: Operators whose decomposition reads their first input twice.
+TWICE = (
+    NORMS
+    | SHARES
+    | {"Celu", "Elu", "FastGelu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "QuickGelu", "Selu", "Softplus", "Swish"}
+)
+#: About how many operations an element takes beside its reads, where it is not one.
+OPERATIONS = {
+    "BatchNormalization": 9, "FastGelu": 10, "Gelu": 7, "HardSigmoid": 6, "HardSwish": 7, "Mish": 7, "Swish": 3,
+}  # fmt: skip
+#: How many elements of its input an element of a Resize is made of.
+TAPS = {"linear": 4, "cubic": 16}
+PADDED_HEAD = 8  # attention's kernels take heads of a multiple of it
+PRODUCTS, CONVOLUTIONS = ("MatMul", "Gemm"), ("Conv", "ConvTranspose")
+
+
+def inductor(graph: Graph, last: bool, adds_in_half: bool) -> tuple[list[Loop | Operator], dict[str, Tensor]]:
+    """The loops and the calls of libraries, in an order in which they can run, and the buffers by name.
+
+    last: weights and images with four axes are channels_last already; adds_in_half: a bias in half precision is added
+    by the library's product, whoever reads the sum.
+    """
+    memory = Memory(graph, prefers_last(graph), last, adds_in_half, IN_LOOPS, TWICE)
+    for o in graph.operators:
+        if all(t.kind == "constant" or (t.value is not None and t.dtype not in FLOATS) for t in o.outputs):
+            for t in o.outputs:  # sizes, which Python works out
+                memory.lies(replace(t, kind="constant"), contiguous(t.shape))
+        else:
+            LOWERED.get(o.type, call)(memory, o)
+    for t in graph.outputs:
+        _output(memory, t)
+    return memory.items, memory.buffers
+
+
+def prefers_last(graph: Graph) -> bool:
+    """Whether all convolutions run in channels_last, as their FLOPs say: `decide_layout_opt` of inference."""
+    convolutions = [o for o in graph.operators if o.type in CONVOLUTIONS]
+    weights = {t.name for o in graph.operators for t in o.present if t.kind == "weight"}
+    calls = sum(CALLS.get(o.type, 1) for o in graph.operators if o.outputs and o.out.value is None) + len(weights)
+    if not convolutions or calls >= FEW_CONVOLUTIONS * len(convolutions):
+        return False
+    flops = weighted = 0.0
+    for o in convolutions:
+        outputs, inputs, *taps = o.present[1].shape
+        each = work_or_bytes(o)[0].matrix_flops
+        if o.attrs.get("group", 1) > 1 and inputs > 1:
+            factor = GROUPED
+        elif max(outputs, inputs) <= SMALL_CHANNELS:
+            factor = SMALL
+        else:
+            factor = NARROWING if outputs * 2 <= inputs and taps[:1] > [1] else OTHERS
+        flops, weighted = flops + each, weighted + each * factor
+    return weighted <= flops
+
+
+# In loops
+
+
+def elementwise(m: Memory, o: Operator) -> None:
+    """An element from one of each operand."""
+    operands = [m.widened(o) if i == 0 else m.at(t) for i, t in enumerate(o.present) if not number(t)]
+    _spread(m, o, operands)
+
+
+def _spread(m: Memory, o: Operator, operands: Sequence[View]) -> None:
+    """An element of the result from one of each operand, spread over the axes that it lacks."""
+    views = [v.expanded(o.out.shape) for v in operands]
+    m.computed(o, views, (r for v in views for r in v.loads()), 1, OPERATIONS.get(o.type, 1))
+
+
+def source(m: Memory, o: Operator) -> None:
+    """Numbers that no tensor is read for."""
+    m.computed(o, (), (), 1, 1)
+
+
+def batch_norm(m: Memory, o: Operator) -> None:
+    """(x - mean) / deviation * scale + shift."""
+    x, *parameters = o.present
+    column = (1, x.shape[1], *(1 for _ in x.shape[2:])) if x.rank > 1 else x.shape
+    _spread(m, o, [m.at(x), *(m.at(t).reshaped(column) for t in parameters[:4])])
+
+
+def norm(m: Memory, o: Operator) -> None:
+    """Mean and variance of rows, then each element by them."""
+    x, parameters = m.widened(o), [m.at(t) for t in o.present[1:3]]
+    names = ("#scale",) if o.type == "RMSNormalization" else ("#mean", "#scale")
+    column = (x.shape[1], *(1 for _ in x.shape[2:]))
+    if o.type == "GroupNormalization":
+        images, groups = x.shape[0], o.attrs.get("num_groups", 1)
+        rows = x.reshaped((images, groups, prod(x.shape[1:]) // max(groups, 1)))
+        wide = (images, groups, x.shape[1] // max(groups, 1))
+        stats = [s.expanded(wide).reshaped((images, *column)) for s in m.statistics(o, rows, [2], names)]
+    else:
+        axis = 2 if o.type == "InstanceNormalization" else o.attrs.get("axis", -1) % len(x.shape)
+        stats = m.statistics(o, x, range(axis, len(x.shape)), names)
+    if o.type in ("GroupNormalization", "InstanceNormalization"):
+        parameters = [p.reshaped((1, *column)) for p in parameters]
+    _spread(m, o, [x, *stats, *parameters])
+
+
+def shares(m: Memory, o: Operator) -> None:
+    """exp(x - maximum) / sum, along one axis."""
+    x = m.widened(o)
+    stats = m.statistics(o, x, [o.attrs.get("axis", -1) % max(len(x.shape), 1)], ("#max", "#sum"), after=True)
+    _spread(m, o, [x, *stats])
+
+
+def reduction(m: Memory, o: Operator) -> None:
+    """A sum, mean or maximum along axes; a short one is written out."""
+    x = m.at(o.present[0])
+    axes = _reduced(o, len(x.shape))
+    width = prod(x.shape[i] for i in axes)
+    if width == 1:
+        m.put(o.out, x.reshaped(o.out.shape))
+    elif width <= WRITTEN_OUT:
+        m.computed(o, [x], _again(x, width), width, width)
+    else:
+        (result,) = m.statistics(o, x, axes, ("",))
+        m.seen[o.out.name] = result.reshaped(o.out.shape)
+
+
+def _reduced(o: Operator, rank: int) -> list[int]:
+    """The axes that a reduction takes away."""
+    if o.type.startswith("Global"):
+        return list(range(2, rank))
+    if o.type.startswith("Arg"):
+        return [o.attrs.get("axis", 0) % max(rank, 1)]
+    axes = o.attrs.get("axes") or value(o, 1)
+    return sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
+
+
+def _again(x: View, times: int, salt: object = 0) -> list[Read]:
+    """What is read of a tensor at several places that no strides tell."""
+    return [Read(r.buffer, None, hash((i, salt, r)), r.elements) for i in range(times) for r in x.loads()]
+
+
+def window(m: Memory, o: Operator) -> None:
+    """A pool, whose window is written out and reads memory; one of more than 25 elements is a library's."""
+    taps = prod(o.attrs.get("kernel_shape", (1,)))
+    if taps > WIDEST_WINDOW or len(o.outputs) > 1:
+        call(m, o)
+        return
+    x = m.at(o.present[0])
+    if len(x.box.reads) > 1:
+        m.keep(x, m.all_last)
+    x = m.at(o.present[0])
+    m.computed(o, [x], _again(x, taps), taps, 2 * taps)
+    if x.strides is not None and suggests_last(x.shape, x.strides):
+        m.keep(m.seen[o.out.name], True)
+
+
+def indexed(m: Memory, o: Operator) -> None:
+    """Elements at places that are computed: gathers, padding, other sizes."""
+    x, *others = o.present
+    seen = m.at(x)
+    if o.type == "Gather" and number(others[0]) and others[0].value is not None:
+        axis = o.attrs.get("axis", 0) % max(len(seen.shape), 1)
+        part = tuple(1 if i == axis else d for i, d in enumerate(seen.shape))
+        start = int(others[0].value[0]) % max(seen.shape[axis], 1)
+        m.put(o.out, seen.sliced(axis, start, part).reshaped(o.out.shape))
+        return
+    taps = TAPS.get(o.attrs.get("mode", ""), 1) if o.type in ("Resize", "Upsample") else 1
+    indices = [m.at(others[0])] if o.type.startswith("Gather") else []
+    reads = [r._replace(elements=min(r.elements, o.out.size)) for r in _again(seen, taps, o.name)]
+    m.computed(o, [seen, *indices], [*reads, *(r for v in indices for r in _again(v, 1, o.name))], taps, 4 + taps)
+
+
+def concat(m: Memory, o: Operator) -> None:
+    """Within a loop, or each operand is written to its place, which takes a copy of what lies elsewhere."""
+    operands = [m.at(t) for t in o.present]
+    copied = [not v.box.flexible for v in operands]
+    within = (any(copied) and only_elementwise(m, o.out)) or all(copied)
+    if len(operands) <= MOST_JOINED and within and not any(_read_again(m, o, t) for t in o.present):
+        m.computed(
+            o, operands, (r for i, v in enumerate(operands) for r in _again(v, 1, (o.name, i))), 1, len(operands)
+        )
+        return
+    last = o.out.rank == 4 and (m.all_last or all(v.strides and suggests_last(v.shape, v.strides) for v in operands))
+    whole = channels_last(o.out.shape) if last else contiguous(o.out.shape)
+    axis, start, written = o.attrs.get("axis", 0) % max(o.out.rank, 1), 0, list[Tensor]()
+    for i, v in enumerate(operands):
+        part = replace(o.out, name=f"{o.out.name}#{i}", shape=v.shape)
+        if v.box.kept or v.moves:
+            box, reads = Box(part, flops=0.0, parts=parts_of([v], o)), v.loads()
+        else:  # other readers find it there
+            box, reads = v.box, v.box.reads
+            box.tensor, box.parts = part, (*box.parts, o)
+        walks = [r.strides for r in reads if r.strides is not None]
+        m.write(box, reads, whole, start * whole[axis], preferred(part.shape, [whole, *walks]))
+        m.seen[part.name] = View(box, part.shape)
+        written.append(part)
+        start += v.shape[axis]
+    m.items.append(Operator(o.name, "Concat", tuple(written), (o.out,), o.attrs, 0, (), "free"))
+    m.lies(o.out, whole)
+
+
+def _read_again(m: Memory, o: Operator, t: Tensor) -> bool:
+    """Whether a tensor that is joined is computed for others too, or read by elementwise operators, or joined again."""
+    others = [r for r in m.readers[t.name] if r is not o]
+    return bool(others) and (not m.at(t).box.kept or any(r.type in ELEMENTWISE or r.type == "Concat" for r in others))
+
+
+def only_elementwise(m: Memory, t: Tensor) -> bool:
+    """Whether elementwise operators alone read a tensor, through whatever views."""
+    among = ELEMENTWISE | {"BatchNormalization", "Concat", "Pad"}
+    return t.name not in m.graph.output_names and all(
+        o.type in among or (o.type in VIEWS and all(only_elementwise(m, out) for out in o.outputs))
+        for o in m.readers[t.name]
+    )
+
+
+# Views
+
+
+def reshape(m: Memory, o: Operator) -> None:
+    """The same elements in another shape; where PyTorch has no such view, of a copy."""
+    x = m.at(o.present[0])
+    lie = x.eager
+    if x.shape != o.out.shape and (lie is None or as_view(x.shape, lie, o.out.shape) is None):
+        x = m.cloned(x, o)
+    m.put(o.out, x.reshaped(o.out.shape))
+
+
+def transpose(m: Memory, o: Operator) -> None:
+    """Axes in another order."""
+    x = m.at(o.present[0])
+    perm = o.attrs.get("perm") or range(len(x.shape))[::-1]
+    m.put(o.out, x.by("transpose", o.out.shape, tuple(perm)))
+
+
+def expand(m: Memory, o: Operator) -> None:
+    """Repeated along axes."""
+    m.put(o.out, m.at(o.present[0]).expanded(o.out.shape))
+
+
+def split(m: Memory, o: Operator) -> None:
+    """Parts along one axis."""
+    x, start = m.at(o.present[0]), 0
+    axis = o.attrs.get("axis", 0) % max(len(x.shape), 1)
+    for t in o.outputs:
+        m.put(t, x.sliced(axis, start, t.shape))
+        start += t.shape[axis]
+
+
+def cut(m: Memory, o: Operator) -> None:
+    """From a start on, in steps, along some axes."""
+    x = m.at(o.present[0])
+    starts, steps = [0] * len(x.shape), [1] * len(x.shape)
+    firsts, step_of = value(o, 1), value(o, 4)
+    for i, axis in enumerate(int(a) for a in value(o, 3) or range(len(firsts))):
+        size, first = x.shape[axis], int(firsts[i])
+        starts[axis] = min(max(first + size if first < 0 else first, 0), max(size - 1, 0))
+        steps[axis] = int(step_of[i]) if step_of else 1
+    m.put(o.out, x.by("slice", o.out.shape, (*starts, *steps)))
+
+
+def shuffle(m: Memory, o: Operator) -> None:
+    """Blocks of pixels to channels or back, as a view of six axes."""
+    x = m.at(o.present[0])
+    n, c, h, w = x.shape
+    b = o.attrs["blocksize"]
+    if o.type == "SpaceToDepth":
+        wide, perm = (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4)
+    elif o.attrs.get("mode", "DCR") == "DCR":
+        wide, perm = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        wide, perm = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    turned = x.reshaped(wide).by("transpose", tuple(wide[i] for i in perm), perm)
+    m.put(o.out, turned.reshaped(o.out.shape))
+
+
+# Calls of libraries
+
+
+def _dense(shape: Shape, strides: Strides) -> bool:
+    return lies(shape, strides, contiguous(shape))
+
+
+def _anyhow(shape: Shape, strides: Strides) -> bool:
+    return True
+
+
+def _made(m: Memory, o: Operator, strides: Mapping[str, Strides] | None = None) -> None:
+    """A call, whose results lie in memory, contiguous if no strides are told."""
+    m.items.append(o)
+    for t in o.outputs:
+        m.lies(t, (strides or {}).get(t.name) or contiguous(t.shape))
+
+
+def call(m: Memory, o: Operator) -> None:
+    """A library's kernel, or the host, whose operands lie in memory."""
+    read = (t if t is None or number(t) else m.as_read(t, _dense) for t in o.inputs)
+    _made(m, replace(o, inputs=tuple(read), place="host" if o.type in CONTROL else o.place))
+
+
+def attention(m: Memory, o: Operator) -> None:
+    """Queries, keys and values with any strides but of their last axis; the result lies as the queries came. Heads are
+    padded to a multiple of 8.
+    """
+
+    def by_rows(shape: Shape, strides: Strides) -> bool:
+        return not strides or strides[-1] == 1 or shape[-1] == 1
+
+    read = [
+        t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, by_rows))
+        for i, t in enumerate(o.inputs)
+    ]
+    t = o.out
+    if t.rank != 4:
+        _made(m, replace(o, inputs=tuple(read)))
+        return
+    whole = replace(t, name=f"{t.name}#heads", shape=(*t.shape[:-1], -(-t.shape[-1] // PADDED_HEAD) * PADDED_HEAD))
+    whole = t if whole.shape == t.shape else whole
+    heads, length, columns = whole.shape[1:]
+    turned = (heads * length * columns, columns, heads * columns, 1)
+    _made(m, replace(o, inputs=tuple(read), outputs=(whole,)), {whole.name: turned})
+    if whole is not t:
+        m.put(t, m.at(whole).sliced(3, 0, t.shape))
+
+
+def _padded(m: Memory, o: Operator, t: Tensor) -> Tensor:
+    """An operand of attention with its heads filled up with zeros, in memory."""
+    columns = -(-t.shape[-1] // PADDED_HEAD) * PADDED_HEAD
+    wide = replace(t, name=f"{t.name}#pad#{o.name}", shape=(*t.shape[:-1], columns), kind="activation", value=None)
+    x = m.at(t)
+    m.seen[wide.name] = View(Box(wide, tuple(_again(x, 1, wide.name)), 2, 0.0, parts_of([x], o)), wide.shape)
+    return m.as_read(wide, _anyhow)
+
+
+def convolution(m: Memory, o: Operator) -> None:
+    """In channels_last where all are, or its image or weights lie so; its bias is added by whoever reads it."""
+    if o.out.rank != 4:
+        last = False
+    else:
+        seen = [m.at(t).strides for t in o.present[:2]]
+        last = m.all_last or any(s and suggests_last(t.shape, s) for t, s in zip(o.present, seen, strict=False))
+    wanted = channels_last if last else contiguous
+    x, w = (m.as_read(t, lambda shape, strides: lies(shape, strides, wanted(shape)), wanted) for t in o.present[:2])
+    attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs
+    bias = o.inputs[2] if len(o.inputs) > 2 else None
+    if bias is not None and not m.all_last:  # constrain_conv_to_fx_strides
+        m.keep(m.at(bias))
+    column = None if bias is None else m.at(bias).reshaped((1, bias.size, *(1 for _ in o.out.shape[2:])))
+    _with_bias(m, replace(o, inputs=(x, w), attrs=attrs), wanted(o.out.shape), column)
+
+
+def product(m: Memory, o: Operator) -> None:
+    """Matrices with one unit stride and leading axes that are one. A bias is added by the elementwise operators that
+    read the result, if no other do.
+    """
+
+    def fits(shape: Shape, strides: Strides) -> bool:
+        return multipliable(Tensor("", "float32", shape), strides)
+
+    x, bias = o.inputs[0], o.inputs[2] if len(o.inputs) > 2 else None
+    strided = x is not None and x.rank > 2 and m.at(x).eager != contiguous(x.shape)  # torch adds it apart then
+    read = tuple(t and m.as_read(t, fits) for t in o.inputs[:2])
+    apart = strided or (only_elementwise(m, o.out) and not (m.adds_in_half and o.out.dtype in HALF))
+    if bias is None or apart:
+        _with_bias(m, replace(o, inputs=read), contiguous(o.out.shape), m.at(bias) if bias is not None else None)
+    else:
+        _made(m, replace(o, inputs=(*read, m.as_read(bias, _anyhow))))
+
+
+def _with_bias(m: Memory, o: Operator, strides: Strides, bias: View | None) -> None:
+    """A product, and the addition of a bias as an elementwise operator."""
+    if bias is None:
+        _made(m, o, {o.out.name: strides})
+        return
+    before = replace(o.out, name=f"{o.out.name}#sum")
+    _made(m, replace(o, outputs=(before,)), {before.name: strides})
+    added = replace(o, name=f"{o.name}#bias", type="Add", version=0, inputs=(before, bias.box.tensor), attrs={})
+    _spread(m, added, [m.at(before), bias])
+
+
+def _output(m: Memory, t: Tensor) -> None:
+    """An output of the graph lies in memory."""
+    if t.name not in m.seen:
+        return
+    read = m.as_read(t, _anyhow)
+    if read.name != t.name:
+        m.items.append(Operator(f"{t.name}#view", "Identity", (read,), (t,), {}, 0, (), "free"))
+
+
+def _each(
+    function: Callable[[Memory, Operator], None], types: Iterable[str]
+) -> dict[str, Callable[[Memory, Operator], None]]:
+    return dict.fromkeys(types, function)
+
+
+#: How an operator is lowered, by its type; others are calls.
+LOWERED: Mapping[str, Callable[[Memory, Operator], None]] = {
+    **_each(elementwise, ELEMENTWISE), **_each(source, SOURCES), **_each(reshape, RESHAPES), **_each(shuffle, SHUFFLES),
+    **_each(norm, NORMS), **_each(shares, SHARES), **_each(reduction, REDUCTIONS), **_each(window, WINDOWS),
+    **_each(indexed, INDEXED), **_each(convolution, CONVOLUTIONS), **_each(product, PRODUCTS), "Attention": attention,
+    "BatchNormalization": batch_norm, "Concat": concat, "Expand": expand, "Slice": cut, "Split": split,
+    "Transpose": transpose,
+}  # fmt: skip

@@ -1,0 +1,230 @@
+"""Where Inductor has each tensor while it lowers a graph, and the loops that keep tensors in memory.
+
+A result is computed where it is read, until it has to lie in memory: a library's kernel reads it, it is an output,
+several operators read it and it takes many reads itself, or it has more than some (graph.py, `run_node`; ir.py,
+`StorageBox` and `ConcatKernel`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from onnxperf.fusions.inductor_loops import (
+    Box,
+    Key,
+    Loop,
+    Read,
+    View,
+    distinct,
+    merged,
+    preferred,
+    splits,
+    turned_last,
+)
+from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous
+from onnxperf.graph import Graph
+from op_models import Operator, Tensor
+
+#: Of torch/_inductor/config.py: what several operators read lies in memory from more than so many reads, and all else
+#: from more than `MOST_READS` reads or so many operations on.
+REUSED_READS, MOST_READS, MOST_OPERATIONS = 4, 8, 30
+SIZES = frozenset({"Shape", "Size"})
+HALF = frozenset({"float16", "bfloat16"})
+
+
+def number(t: Tensor) -> bool:
+    """Whether a tensor is a number in the code that is made, not memory."""
+    return t.size == 1 and (t.stored or t.value is not None)
+
+
+def parts_of(views: Iterable[View], o: Operator) -> tuple[Operator, ...]:
+    """The operators that are computed with an operator, because they are computed where they are read."""
+    return tuple(dict.fromkeys((*(p for v in views if not v.box.kept for p in v.box.parts), o)))
+
+
+@dataclass(slots=True)
+class Memory:
+    """The loops and calls of libraries so far, and where each tensor is.
+
+    all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. adds_in_half: see
+    `inductor`. in_loops: the types
+    of operators that are no library's; twice: of those whose decomposition reads their first input twice.
+    """
+
+    graph: Graph
+    all_last: bool
+    inputs_last: bool
+    adds_in_half: bool
+    in_loops: frozenset[str]
+    twice: frozenset[str]
+    items: list[Loop | Operator] = field(default_factory=list)
+    seen: dict[str, View] = field(default_factory=dict)
+    readers: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        for o in self.graph.operators:
+            for t in o.present if o.type not in SIZES else ():
+                self.readers[t.name].append(o)
+
+    def at(self, t: Tensor) -> View:
+        """A tensor; one that no operator made lies in memory."""
+        if t.name not in self.seen:
+            usual = channels_last if self.inputs_last and t.rank == 4 else contiguous
+            self.lies(t, usual(t.shape))
+        return self.seen[t.name].reshaped(t.shape)
+
+    def lies(self, t: Tensor, strides: Strides) -> View:
+        """A tensor that lies in memory from now on."""
+        self.seen[t.name] = View(Box(t, strides=strides), t.shape)
+        return self.seen[t.name]
+
+    def put(self, t: Tensor, seen: View, users: int = 0) -> None:
+        """Where a tensor is from now on; what it shows is kept where many read it and it takes much to compute.
+
+        users: the operators that read it once decomposed, 0: as the graph says.
+        """
+        self.seen[t.name] = seen
+        box, users = seen.box, users or self._users(t)
+        if box.kept:
+            return
+        reads, large = len(box.reads), box.operations + len(box.reads) > MOST_OPERATIONS
+        reused = users > 1 and (reads > REUSED_READS or large)
+        for_library = users > 1 and reads > 1 and any(o.type not in self.in_loops for o in self.readers[t.name])
+        if reused or for_library or reads > MOST_READS or large:
+            self.keep(seen, self.all_last)
+            box.flexible = not (self.all_last and len(seen.shape) == 4)
+
+    def _users(self, t: Tensor) -> int:
+        readers = self.readers[t.name]
+        again = sum(o.type in self.twice and t.dtype not in HALF and o.present[0].name == t.name for o in readers)
+        return len(readers) + again + (t.name in self.graph.output_names)
+
+    def widened(self, o: Operator) -> View:
+        """The first operand; half precision is widened before a decomposition reads it twice."""
+        x = o.present[0]
+        seen = self.at(x)
+        if o.type not in self.twice or x.dtype not in HALF:
+            return seen
+        wide = replace(x, name=f"{o.name}#float32", dtype="float32", kind="activation", value=None)
+        box, parts = seen.box, () if seen.box.kept else seen.box.parts
+        self.put(wide, View(Box(wide, seen.loads(), box.operations + 1, box.flops, parts), wide.shape), 2)
+        return self.seen[wide.name]
+
+    def cloned(self, x: View, o: Operator) -> View:
+        """A copy of what a view shows, which its readers compute."""
+        t = replace(o.out, name=f"{o.name}#clone", shape=x.shape)
+        box, parts = x.box, () if x.box.kept else x.box.parts
+        self.seen[t.name] = View(Box(t, x.loads(), box.operations + 1, box.flops, (*parts, o)), x.shape)
+        return self.seen[t.name]
+
+    def computed(self, o: Operator, views: Sequence[View], reads: Iterable[Read], times: int, operations: int) -> None:
+        """An operator's result, from `times` elements of each view, by so many operations beside theirs."""
+        out = o.out
+        inside = [v.box for v in {id(v.box): v for v in views if not v.box.kept}.values()]
+        flops = operations + times * sum(b.flops * min(b.tensor.size / max(out.size, 1), 1) for b in inside)
+        all_operations = operations + times * sum(b.operations for b in inside)
+        box = Box(out, tuple(dict.fromkeys(reads)), all_operations, flops, parts_of(views, o))
+        self.put(out, View(box, out.shape))
+
+    def keep(self, seen: View, last: bool = False, in_place: bool = False) -> None:
+        """Write what a view shows to memory: so that the view is channels_last if `last`, contiguous if a library reads
+        it `in_place` through views, else in the order of what it reads.
+        """
+        box, shape = seen.box, seen.box.tensor.shape
+        if box.kept:
+            return
+        turned = turned_last(seen) if last and len(seen.shape) == 4 else None
+        strides = turned or (contiguous(shape) if in_place else box.natural)
+        self.write(box, box.reads, strides, 0, preferred(shape, [strides, *box.walks]))
+
+    def write(self, box: Box, reads: Iterable[Read], strides: Strides, offset: int, order: Sequence[int]) -> None:
+        """The loop that writes a box to memory."""
+        t = box.tensor
+        box.strides, box.offset = strides, offset
+        key = merged(((t.shape[i], strides[i]) for i in order), offset)
+        self.items.append(
+            Loop(t.size, 1, _walks(reads, t.shape, order), {(t.name, key): t.size}, box.flops * t.size, box.parts, t)
+        )
+
+    def statistics(
+        self, o: Operator, x: View, axes: Sequence[int], names: Sequence[str], after: bool = False
+    ) -> list[View]:
+        """Kept results of one reduction along axes for each name, with those axes of size 1; after: each needs the one
+        before, while mean and variance are made together (Welford).
+        """
+        shape, results = x.shape, list[View]()
+        small = tuple(1 if i in axes else d for i, d in enumerate(shape))
+        rows, width, parts = prod(small), prod(shape[i] for i in axes), parts_of([x], o)
+        flops = prod(shape) + (0.0 if x.box.kept else x.box.flops * x.box.tensor.size)
+        walks = [r.strides for r in x.loads() if r.strides is not None]
+        lie = contiguous(small)
+        order = preferred(shape, [tuple(0 if i in axes else s for i, s in enumerate(lie)), *walks])
+        order = [i for i in order if i not in axes] + [i for i in order if i in axes]
+        whole = [w for w in walks if distinct(shape, w) == prod(shape)] or walks
+        inside = 2 * sum(any(w[i] == 1 for i in axes) for w in whole) > len(whole) or not whole
+        split = splits(rows, width, inside)
+        partials = self._partials(
+            o, _walks(x.loads(), shape, order), rows, width, split, flops, parts, names, after, inside
+        )
+        for name in names:
+            t = replace(o.out, name=f"{o.out.name}{name}", dtype="float32" if name else o.out.dtype, shape=small)
+            before = (r for s in results if after for r in s.expanded(shape).loads())
+            read = partials or _walks((*x.loads(), *before), shape, order)
+            results.append(self.lies(t, lie))
+            write = {(t.name, merged([(rows, 1)])): rows}
+            if partials:
+                self.items.append(Loop(rows, split, read, write, 0.0, (o,), t))
+            else:
+                self.items.append(Loop(rows, width, read, write, flops, parts, t, inside))
+        return results
+
+    def _partials(
+        self, o: Operator, read: dict[tuple[str, Key], int], rows: int, width: int, split: int, flops: float,
+        parts: tuple[Operator, ...], names: Sequence[str], after: bool, inside: bool,
+    ) -> dict[tuple[str, Key], int]:  # fmt: skip
+        """The results of parts of rows, three of mean and variance, where rows are split."""
+        together = split > 1 and len(names) > 1 and not after
+        partials: dict[tuple[str, Key], int] = {}
+        for i in range(0 if split == 1 else 3 if together else 1):
+            t = replace(o.out, name=f"{o.out.name}#part{i}", dtype="float32", shape=(rows, split))
+            self.lies(t, contiguous(t.shape))
+            apart = {(b, (*key, (split, 0))): n for (b, key), n in read.items()}
+            key = ((t.size, 1),)
+            self.items.append(Loop(t.size, -(-width // split), apart, {(t.name, key): t.size}, flops, parts, t, inside))
+            partials[t.name, key] = t.size
+        return partials
+
+    def as_read(
+        self, t: Tensor, fits: Callable[[Shape, Strides], bool], wanted: Callable[[Shape], Strides] = contiguous
+    ) -> Tensor:
+        """A tensor as a library reads it: kept, and copied where it does not lie as the library takes it."""
+        seen = self.at(t)
+        self.keep(seen, wanted is channels_last, in_place=bool(seen.moves))
+        strides, seen.box.flexible = seen.strides, False
+        if strides is not None and fits(seen.shape, strides):
+            return replace(t, name=seen.box.tensor.name)
+        self.copies += 1
+        copy = replace(t, name=f"{t.name}#copy{self.copies}", kind="activation", value=None)
+        maker = self.graph.made_by(t)
+        box, lie = Box(copy, seen.loads(), 1, 0.0, (maker,) if maker is not None else ()), wanted(copy.shape)
+        self.seen[copy.name] = View(box, copy.shape)
+        self.write(box, box.reads, lie, 0, preferred(copy.shape, [lie, *box.walks]))
+        return copy
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """What lies in memory, by name."""
+        return {v.box.tensor.name: v.box.tensor for v in self.seen.values() if v.box.kept}
+
+
+def _walks(reads: Iterable[Read], shape: Shape, order: Sequence[int]) -> dict[tuple[str, Key], int]:
+    """The elements read by buffer and key."""
+    walks: dict[tuple[str, Key], int] = {}
+    for r in reads:
+        key = (r.buffer, r.key(shape, order))
+        walks[key] = max(walks.get(key, 0), r.elements)
+    return walks

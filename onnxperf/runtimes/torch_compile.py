@@ -1,0 +1,137 @@
+"""PyTorch's torch.compile on CUDA, with Inductor in its default mode: fused loops in Triton, products of libraries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from onnxperf.fusions import torch_calls
+from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
+from onnxperf.fusions.engine import DISABLED, NEAR, since
+from onnxperf.fusions.inductor import inductor
+from onnxperf.fusions.inductor_attention import attention as written_out
+from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
+from onnxperf.graph import Graph, Note
+from onnxperf.ground.releases import Release
+from onnxperf.lowering.releases import Releases
+from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
+from onnxperf.passes.autocast import autocast
+from onnxperf.runtimes.torch_eager import refused
+from op_models import Operator, Tensor
+
+#: Elements of a row that a block keeps in registers, where they lie next to each other and where not
+#: (`should_use_persistent_reduction`).
+PERSISTENT, PERSISTENT_APART = 1024, 64
+
+#: ATen's names of ONNX's operators, as kernels are named by them; others have ONNX's, in lower case.
+ATEN = {
+    "ArgMax": "argmax", "AveragePool": "avg_pool2d", "BatchNormalization": "_native_batch_norm_legit_no_training",
+    "Cast": "_to_copy", "Concat": "cat", "Conv": "convolution", "Gather": "embedding", "Gelu": "gelu", "Gemm": "addmm",
+    "GlobalAveragePool": "mean", "GroupNormalization": "native_group_norm", "HardSwish": "hardswish",
+    "InstanceNormalization": "native_batch_norm", "LayerNormalization": "native_layer_norm", "MatMul": "mm",
+    "MaxPool": "max_pool2d_with_indices", "Pad": "constant_pad_nd", "ReduceMean": "mean", "ReduceSum": "sum",
+    "Resize": "_unsafe_index", "Softmax": "_softmax", "Swish": "silu", "Transpose": "permute", "Reshape": "view",
+}  # fmt: skip
+LONGEST_NAME = 100
+
+
+def place(
+    graph: Graph, last: bool = False, tuned: bool = False, turns: bool = True, adds_in_half: bool = True
+) -> Graph:  # fmt: skip
+    """The kernels of Inductor's code and the calls that it makes, in place of the operators. last: weights and images
+    are channels_last; tuned: products take in what reads them; turns, adds_in_half: see `fused` and `inductor`.
+    """
+    items, buffers = inductor(graph, last, adds_in_half and not tuned)
+    groups = fused(items, buffers, turns)
+    if tuned:
+        groups = with_products(groups, buffers, graph.output_names)
+    readers: dict[str, set[int]] = {name: {-1} for name in graph.output_names}
+    for i, g in enumerate(groups):
+        for name in {b for b, _ in g.reads} if g.call is None else {t.name for t in g.call.present}:
+            readers.setdefault(name, set()).add(i)
+    operators = []
+    for i, g in enumerate(groups):
+        outside = {b for b, _ in g.writes if readers.get(b, set()) - {i}}
+        operators.append(_kernel(g, outside, buffers, i) if g.call is None else g.call)
+    why = (
+        Note(NEAR, f"fusion of loops did not apply: {reason}", tuple(nodes)) for reason, nodes in apart(groups).items()
+    )
+    return replace(graph, operators=tuple(o for o in operators if o.outputs), notes=(*graph.notes, *why))
+
+
+def _kernel(g: Group, outside: set[str], buffers: Mapping[str, Tensor], number: int) -> Operator:
+    """One kernel: it reads each element of a buffer once, and writes what is read outside of it."""
+    kept = {b for b, _ in g.writes}
+    read = Counter[str]()
+    for loop in g.loops:
+        for (buffer, _), n in loop.reads.items():
+            if buffer not in kept:
+                read[buffer] = max(read[buffer], n)
+    inputs = tuple(buffers[b] for b in read)
+    outputs = tuple(buffers[loop.out.name] for loop in g.loops if loop.out.name in outside)
+    parts = tuple(dict.fromkeys(o for loop in g.loops for o in loop.parts))
+    rows, width = (g.rows, g.width) if g.reduces else (0, 0)
+    inside = all(loop.inside for loop in g.loops if loop.reduces)
+    kind = "poi" if not g.reduces else "per" if width <= (PERSISTENT if inside else PERSISTENT_APART) else "red"
+    names = sorted({ATEN.get(o.type, o.type.rpartition(":")[2].lower()) for o in parts})
+    attrs = {
+        "elements": g.rows * g.width, "flops": int(sum(loop.flops for loop in g.loops)),
+        "rows": rows if kind == "red" else 0, "width": width if kind == "red" else 0,
+        "read": tuple(min(n, buffers[b].size) for b, n in read.items()),
+        "passes": int(any(t.size > rows for t in outputs)),
+    }  # fmt: skip
+    nodes = tuple(dict.fromkeys(n for o in parts for n in o.nodes))
+    name = f"triton_{kind}_fused_{'_'.join(names)}"[:LONGEST_NAME]
+    return Operator(f"{name}_{number}", f"torch::triton_{kind}", inputs, outputs, attrs, 0, nodes)
+
+
+OLDEST, NEWEST, ANY_OPSET = "2.0", "2.13", 10**6  # a module has no opset
+TURNS, ADDS_IN_HALF = Release(2, 10), Release(2, 12)
+
+
+def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
+    """What is another than today's: loops go in another order to fuse since 2.10, products in half precision keep their
+    bias since 2.12 (github.com/pytorch/pytorch/pull/162355 and 177579; the releases are inferred from their dates).
+    """
+    way = partial(place, last=last, tuned=tuned, turns=at >= TURNS, adds_in_half=at >= ADDS_IN_HALF)
+    return {"place": way}
+
+
+def _says(at: Release) -> str:
+    """What is known of a release."""
+    return f"what PyTorch {at} fuses is taken to be that of 2.13, but for turned loops and the bias of products"
+
+
+def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
+    return Runtime(
+        name="torch-compile",
+        rules={DISABLED: since(OLDEST, *torch_calls.RULES[DISABLED], written_out)},
+        place=partial(place, last=last, tuned=tuned),
+        policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
+        host=HostCosts(
+            run_s=40e-6, walk_s=0.0, node_s=2e-6, launch_s=5e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
+            replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
+        ),
+        title="torch.compile",
+        describe="PyTorch, torch.compile with Inductor, CUDA, under torch.inference_mode",
+        autocast=autocast,
+        refused=refused,
+        releases=Releases({OLDEST: ANY_OPSET}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
+        unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
+        start=StartCosts(
+            library_s=(1.0, 8.0), build_s=(0.1, 2.0), build="Triton compiles them", cached_s=(0.01, 0.1),
+            cache="Inductor's cache on disk", builder_s=(2.0, 20.0), per_shape="after a second size of an axis, none",
+            search="cuDNN's heuristics choose, as torch.backends.cudnn.benchmark is off", searched_once=True,
+        ),
+    )  # fmt: skip
+
+
+def _with_modes(last: bool) -> Runtime:
+    usual, tuned = _runtime(last), _runtime(last, True)
+    return replace(usual, modes={"default": usual, "reduce-overhead": usual, "max-autotune": tuned})
+
+
+RUNTIME = replace(_with_modes(False), layouts={"nchw": _with_modes(False), "nhwc": _with_modes(True)})

@@ -1,0 +1,173 @@
+"""What Inductor makes of operators: by hand, and against its own code of whole models."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto
+
+import onnxperf
+from onnxperf import Error, predict
+from onnxperf.decide.what_if import whatif
+from onnxperf.graph import Graph, load
+from onnxperf.lab.datasets.reading import SAMPLE
+from onnxperf.runtimes import RUNTIMES, of_mode, of_version, run_graph
+
+COMPILE = RUNTIMES["torch-compile"]
+Make, Run = Callable[..., ModelProto], Callable[..., Graph]
+#: Kernels in Inductor's code for CUDA, by model: torch 2.13.0 traced and lowered the modules without a GPU, for an RTX
+#: 4090, under FP16 autocast at batch 8: of each kernel whether it reduces, and the bytes of the buffers that it writes.
+FOLDER = Path(__file__).with_name("inductor")
+KERNELS = FOLDER / "kernels.json.gz"
+CONV = "(float[2,64,8,8] x, float[64,64,3,3] w) => (float[2,64,8,8] y) {"
+
+
+def kernels(graph: Graph) -> list[tuple[str, str]]:
+    """The operators that do some work: kernels of Inductor by the operators in their name, calls by their type."""
+    return [
+        (
+            o.type.removeprefix("torch::"),
+            o.name.partition("_fused_")[2].rpartition("_")[0] if "triton" in o.type else "",
+        )
+        for o in graph.operators
+        if o.place != "free"
+    ]
+
+
+@pytest.fixture
+def compiled(run: Run) -> Callable[..., list[tuple[str, str]]]:
+    """The kernels of a small model."""
+    return lambda text, **weights: kernels(run(text, runtime="torch-compile", **weights))
+
+
+def test_what_follows_a_convolution_is_one_kernel_and_so_is_its_bias(
+    compiled: Callable[..., list[tuple[str, str]]],
+) -> None:
+    text = "(float[2,64,8,8] x) => (float[2,64,8,8] y) {c = Conv<pads=[1,1,1,1]>(x,w,b) r = Relu(c) y = Add(r,x)}"
+    found = compiled(text, w=(64, 64, 3, 3), b=(64,))
+    assert found[-2:] == [("Conv", ""), ("triton_poi", "add_relu")]
+    assert Counter(kind for kind, _ in found) == {"triton_poi": 3, "Conv": 1}, "image and weights to channels_last"
+
+
+def test_a_softmax_with_its_neighbours_is_one_kernel(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    text = "(float[64,128] x, float[64,128] m) => (float[64,128] y) {s = Add(x,m) p = Softmax(s) y = Sqrt(p)}"
+    assert compiled(text) == [("triton_per", "_softmax_add_sqrt")]
+    wide = text.replace("128", "4096")
+    assert compiled(wide) == [("triton_red", "_softmax_add_sqrt")]
+
+
+def test_a_residual_stream_is_kept_when_it_has_read_five_buffers(run: Run) -> None:
+    text = "(float[64,128] a, float[64,128] b, float[64,128] c, float[64,128] d, float[64,128] e) => (float[64,64] y) {"
+    sums = "s1 = Add(a,b) s2 = Add(s1,c) s3 = Add(s2,d) s4 = Add(s3,e) "
+    norms = "".join(f"n{i} = LayerNormalization(s{i},g) " for i in (1, 2, 3, 4))
+    products = "".join(f"t{i} = MatMul(n{i},w) " for i in (1, 2, 3, 4))
+    total = f"{products}u = Add(t1,t2) v = Add(t3,t4) y = Add(u,v)}}"
+    graph = run(text + sums + norms + total, runtime="torch-compile", g=(128,), w=(128, 64))
+    written = [t.name for o in graph.operators for t in o.outputs if "triton" in o.type]
+    assert {"n1", "n2", "n3", "n4"} <= {*written} and "s3" not in written
+
+
+def test_a_view_of_half_precision_is_arithmetic_on_addresses(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    text = """(float[4,16,32] x) => (float[4,32,16] y)
+              {t = Transpose<perm=[0,2,1]>(x) s = Sigmoid(t) y = Mul(s,t)}"""
+    assert compiled(text) == [("triton_poi", "mul_sigmoid")] or compiled(text) == [("triton_poi", "silu")]
+
+
+def test_a_pool_reads_memory_and_a_large_one_is_a_library_s(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    text = "(float[2,8,32,32] x) => (float[2,8,16,16] y) {y = MaxPool<kernel_shape=[2,2],strides=[2,2]>(x)}"
+    assert compiled(text) == [("triton_poi", "max_pool2d_with_indices")]
+    large = text.replace("[2,2],strides=[2,2]", "[8,8],strides=[2,2],pads=[3,3,3,3]")
+    assert compiled(large) == [("MaxPool", "")]
+
+
+def test_joined_tensors_are_one_kernel_where_none_lies_in_place(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    text = "(float[4,8] x, float[4,8] z) => (float[4,16] y) {a = Relu(x) b = Tanh(z) y = Concat<axis=1>(a,b)}"
+    assert compiled(text) == [("triton_poi", "cat_relu_tanh")]
+
+
+def test_weights_are_cast_in_every_run(run: Run, make: Make) -> None:
+    model = make("(float[8,64] x) => (float[8,32] y) {h = MatMul(x,w) y = Relu(h)}", {"w": (64, 32)})
+    graph = run_graph(load(model), COMPILE, amp=True)
+    assert [kind for kind, _ in kernels(graph)] == ["triton_poi", "triton_poi", "MatMul", "triton_poi"]
+
+
+def test_loops_are_turned_since_2_10(make: Make) -> None:
+    text = """(float[512,64,14,14] x) => (float[512,64,1,1] y, float[512,64,14,14] u)
+              {c = Conv(x,w) z = BatchNormalization(c,a,a,a,a) y = GlobalAveragePool(z) u = Conv(z,w)}"""
+    model = make(text, {"w": (64, 64, 1, 1), "a": (64,)})
+    today, before = (kernels(run_graph(load(model), r)) for r in (COMPILE, of_version(COMPILE, "2.9")))
+    norm = "_native_batch_norm_legit_no_training"
+    assert ("triton_red", f"{norm}_mean") in today and len(today) == len(before) - 1
+    assert {("triton_poi", norm), ("triton_red", "mean")} <= {*before}
+
+
+def test_a_mode_replays_and_a_tuned_product_takes_in_what_reads_it(make: Make) -> None:
+    text = "(float[256,512] x) => (float[256,512] y) {h = MatMul(x,w) g = Gelu(h) y = Add(g,x)}"
+    model = make(text, {"w": (512, 512)})
+    usual, replayed, tuned = (
+        predict(model, gpu="a100", runtime="torch-compile", compile_mode=m)
+        for m in ("default", "reduce-overhead", "max-autotune")
+    )
+    assert [len(p.kernels) for p in (usual, replayed, tuned)] == [2, 2, 1]
+    assert tuned.seconds < replayed.seconds < usual.seconds
+    assert usual.scenario.cuda_graph is False and replayed.scenario.cuda_graph is True
+    assert tuned.kernels[0].op == "com.microsoft::FusedMatMulActivation"
+    assert kernels(run_graph(load(model), of_mode(COMPILE, "max-autotune"))) == [
+        ("com.microsoft::FusedMatMulActivation", "")
+    ]
+
+
+def test_modes_are_torch_compile_s(make: Make) -> None:
+    model = make("(float[8] x) => (float[8] y) {y = Relu(x)}", {})
+    with pytest.raises(
+        Error, match="ort-cuda has no compile mode: give runtime torch-compile, or leave compile_mode out"
+    ):
+        predict(model, gpu="t4", compile_mode="reduce-overhead")
+    changes = {c.what for c in whatif(model, gpu="t4", runtime="torch-compile").changes}
+    assert "--compile-mode reduce-overhead" in changes and "--runtime torch-eager" in changes
+
+
+def test_why_loops_stay_apart_is_said(make: Make) -> None:
+    model = make("(float[64,128] x) => (float[64,128] y) {p = Softmax(x) y = Softmax<axis=0>(p)}", {})
+    notes = [n.message for n in run_graph(load(model), COMPILE).notes if n.code == "not-fused"]
+    assert any("a reduction reads the result of another one" in n for n in notes)
+
+
+def test_an_eager_model_is_slower_and_every_node_is_in_a_kernel() -> None:
+    path = SAMPLE / "timm" / "seresnet33ts@256.onnx.gz"
+    graph = load(gzip.decompress(path.read_bytes()), batch=32)
+    eager, fused = (predict(graph, gpu="l4", runtime=r, precision="amp") for r in ("torch-eager", "torch-compile"))
+    assert fused.seconds < eager.seconds and len(fused.kernels) < len(eager.kernels)
+
+
+@pytest.mark.slow
+def test_kernels_are_those_of_inductor_s_code() -> None:
+    """Of each model, how many kernels write what a kernel of Inductor writes: all in most, nine of ten in all."""
+    alike, listed, shares = 0, 0, {}
+    for name, of_inductor in json.loads(gzip.decompress(KERNELS.read_bytes())).items():
+        graph = load(gzip.decompress((FOLDER / f"{name}.onnx.gz").read_bytes()), batch=8)
+        ours = Counter(
+            ("poi" if o.type.endswith("poi") else "red", *sorted(t.bytes for t in o.outputs))
+            for o in run_graph(graph, COMPILE, amp=True).operators
+            if o.type.startswith("torch::triton")
+        )
+        theirs = Counter(tuple(kernel) for kernel in of_inductor)
+        alike, listed = alike + (ours & theirs).total(), listed + max(ours.total(), theirs.total())
+        shares[name] = (ours & theirs).total() / max(ours.total(), theirs.total())
+    assert len(shares) >= 40 and alike >= 0.9 * listed, shares
+    assert sum(share >= 0.9 for share in shares.values()) >= 0.75 * len(shares), shares
+    assert sum(share == 1 for share in shares.values()) >= 0.4 * len(shares), shares
+
+
+def test_a_module_is_predicted_from_python() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).eval()
+    p = onnxperf.predict(module, torch.zeros(8, 64), runtime="torch-compile", gpu="l4")
+    assert [k.op for k in p.kernels].count("Gemm") == 2 and any(k.op == "torch::triton_poi" for k in p.kernels)
+    assert replace(p.scenario).runtime == "torch-compile"
