@@ -126,9 +126,10 @@ def _by_name(operators: Sequence[Named], kernels: Sequence[Holding]) -> dict[int
         names = _stems(o.name)
         at = exact.get(o.name)
         if at is None:
-            # of several kernels with that node the one of the same type, or the first
+            # of several kernels with that node the one of the same type, or the first of those with the most nodes
             near = [i for name in names for i in nodes.get(name, ())]
-            at = next((i for i in near if short_type(kernels[i].op) == short_type(o.type)), near[0] if near else None)
+            most = max(near, key=lambda i: len(kernels[i].nodes), default=None)
+            at = next((i for i in near if short_type(kernels[i].op) == short_type(o.type)), most)
         if at is not None:
             owner[j] = at
     return owner

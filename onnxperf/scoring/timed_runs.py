@@ -201,9 +201,9 @@ def _summed(r: TimedRun) -> dict[str, Any]:
 
 def difference(a: TimedRun, b: TimedRun) -> RunDifference:
     """Match the operators of two runs by name (see `calibrate.matching.owners`); several of one may do the work of one
-    of the other, of the predicted one where there is one.
+    of the other: of the predicted one where there is one, of two predicted ones the one that fuses more.
     """
-    swapped = a.measured and not b.measured
+    swapped = a.measured > b.measured or (a.measured == b.measured and _nodes_each(b) > _nodes_each(a))
     kernels, operators = (b.operators, a.operators) if swapped else (a.operators, b.operators)
     owner, its = owners(operators, kernels), defaultdict[int, list[Timed]](list)
     for j, i in sorted(owner.items()):
@@ -212,6 +212,11 @@ def difference(a: TimedRun, b: TimedRun) -> RunDifference:
     alone = [((), (o,)) for j, o in enumerate(operators) if j not in owner]
     pairs = (Pair(second, first) if swapped else Pair(first, second) for first, second in (*matched, *alone))
     return RunDifference(a, b, tuple(pairs))
+
+
+def _nodes_each(r: TimedRun) -> float:
+    """How many nodes an operator stands for, in the mean."""
+    return sum(len(o.nodes) for o in r.operators) / max(len(r.operators), 1)
 
 
 def keep(d: RunDifference, share: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from math import fsum
 from pathlib import Path
@@ -318,3 +319,15 @@ def test_layers_of_tensorrt_belong_to_the_kernels_that_do_the_same_nodes() -> No
 def test_a_profile_of_trtexec_that_is_broken_is_told_with_its_line(layer: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
         layers(tmp_path, f'[\n  {{ "count" : 1 }}\n, {layer}\n]\n')
+
+
+def test_which_kernels_of_eager_pytorch_became_one() -> None:
+    path = Path(__file__).parents[2] / "samples" / "resnet50.onnx"
+    eager, compiled = (
+        onnxperf.predict(path, gpu="l4", batch=8, precision="amp", runtime=r) for r in ("torch-eager", "torch-compile")
+    )
+    d = difference(of(eager), of(compiled))
+    (fused,) = {tuple(o.type for o in p.a) for p in d.pairs if p.b and p.b[0].name.endswith("add_relu_15")}
+    assert Counter(fused) == {"BatchNormalization": 2, "Add": 1, "Relu": 1}
+    back = difference(of(compiled), of(eager))
+    assert back.seconds == -d.seconds and len(back.pairs) == len(d.pairs)
