@@ -56,7 +56,13 @@ KEYS = (
 
 
 #: Older releases that load the samples, which are of opset 20 at most.
-LOADING = {"ort-cpu": ("1.17",), "ort-cuda": ("1.17", "1.22"), "tensorrt": ("10.0",), "torch-eager": ()}
+LOADING = {
+    "ort-cpu": ("1.17",),
+    "ort-cuda": ("1.17", "1.22"),
+    "tensorrt": ("10.0",),
+    "torch-compile": ("2.9",),
+    "torch-eager": (),
+}
 #: Every runtime, its older releases, and with the layouts that are not its usual one.
 RUNS = [
     {"runtime": r.name, **more} for r in RUNTIMES.values()

@@ -64,6 +64,7 @@ TERMS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "host": ("desktop", ("host_costs", "timeline")),
     "streams": (3, ("timeline",)),
     "cuda_graph": (True, ("timeline",)),
+    "compile_mode": ("reduce-overhead", (*FROM_RUN_GRAPH, "host_costs")),
 }
 
 
@@ -79,7 +80,8 @@ def stages(run: Run) -> dict[str, Any]:
 @pytest.mark.parametrize("term", sorted({f.name for f in fields(Scenario)} - FIXED))
 def test_another_term_redoes_the_stages_that_depend_on_it(run: Run, term: str) -> None:
     value, wanted = TERMS[term]
-    before = run.under(include_transfers=True) if term == "pageable" else run
+    first = {"pageable": {"include_transfers": True}, "compile_mode": {"runtime": "torch-compile"}}
+    before = run.under(**first.get(term, {}))
     old, new = stages(before), stages(before.under(**{term: value}))
     assert {name for name in STAGES if new[name] is not old[name]} == set(wanted)
 

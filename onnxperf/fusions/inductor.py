@@ -354,7 +354,7 @@ def _made(m: Memory, o: Operator, strides: Mapping[str, Strides] | None = None) 
 
 def call(m: Memory, o: Operator) -> None:
     """A library's kernel, or the host, whose operands lie in memory."""
-    read = (t if t is None or number(t) else m.as_read(t, _dense) for t in o.inputs)
+    read = (t if t is None or number(t) else m.as_read(t, o, _dense) for t in o.inputs)
     _made(m, replace(o, inputs=tuple(read), place="host" if o.type in CONTROL else o.place))
 
 
@@ -367,7 +367,7 @@ def attention(m: Memory, o: Operator) -> None:
         return not strides or strides[-1] == 1 or shape[-1] == 1
 
     read = [
-        t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, by_rows))
+        t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, o, by_rows))
         for i, t in enumerate(o.inputs)
     ]
     t = o.out
@@ -389,7 +389,7 @@ def _padded(m: Memory, o: Operator, t: Tensor) -> Tensor:
     wide = replace(t, name=f"{t.name}#pad#{o.name}", shape=(*t.shape[:-1], columns), kind="activation", value=None)
     x = m.at(t)
     m.seen[wide.name] = View(Box(wide, tuple(_again(x, 1, wide.name)), 2, 0.0, parts_of([x], o)), wide.shape)
-    return m.as_read(wide, _anyhow)
+    return m.as_read(wide, o, _anyhow)
 
 
 def convolution(m: Memory, o: Operator) -> None:
@@ -400,7 +400,7 @@ def convolution(m: Memory, o: Operator) -> None:
         seen = [m.at(t).strides for t in o.present[:2]]
         last = m.all_last or any(s and suggests_last(t.shape, s) for t, s in zip(o.present, seen, strict=False))
     wanted = channels_last if last else contiguous
-    x, w = (m.as_read(t, lambda shape, strides: lies(shape, strides, wanted(shape)), wanted) for t in o.present[:2])
+    x, w = (m.as_read(t, o, lambda shape, strides: lies(shape, strides, wanted(shape)), wanted) for t in o.present[:2])
     attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs
     bias = o.inputs[2] if len(o.inputs) > 2 else None
     if bias is not None and not m.all_last:  # constrain_conv_to_fx_strides
@@ -419,12 +419,12 @@ def product(m: Memory, o: Operator) -> None:
 
     x, bias = o.inputs[0], o.inputs[2] if len(o.inputs) > 2 else None
     strided = x is not None and x.rank > 2 and m.at(x).eager != contiguous(x.shape)  # torch adds it apart then
-    read = tuple(t and m.as_read(t, fits) for t in o.inputs[:2])
+    read = tuple(t and m.as_read(t, o, fits) for t in o.inputs[:2])
     apart = strided or (only_elementwise(m, o.out) and not (m.adds_in_half and o.out.dtype in HALF))
     if bias is None or apart:
         _with_bias(m, replace(o, inputs=read), contiguous(o.out.shape), m.at(bias) if bias is not None else None)
     else:
-        _made(m, replace(o, inputs=(*read, m.as_read(bias, _anyhow))))
+        _made(m, replace(o, inputs=(*read, m.as_read(bias, o, _anyhow))))
 
 
 def _with_bias(m: Memory, o: Operator, strides: Strides, bias: View | None) -> None:
@@ -442,7 +442,7 @@ def _output(m: Memory, t: Tensor) -> None:
     """An output of the graph lies in memory."""
     if t.name not in m.seen:
         return
-    read = m.as_read(t, _anyhow)
+    read = m.as_read(t, None, _anyhow)
     if read.name != t.name:
         m.items.append(Operator(f"{t.name}#view", "Identity", (read,), (t,), {}, 0, (), "free"))
 

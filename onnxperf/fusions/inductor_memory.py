@@ -199,9 +199,10 @@ class Memory:
         return partials
 
     def as_read(
-        self, t: Tensor, fits: Callable[[Shape, Strides], bool], wanted: Callable[[Shape], Strides] = contiguous
-    ) -> Tensor:
-        """A tensor as a library reads it: kept, and copied where it does not lie as the library takes it."""
+        self, t: Tensor, o: Operator | None, fits: Callable[[Shape, Strides], bool],
+        wanted: Callable[[Shape], Strides] = contiguous,
+    ) -> Tensor:  # fmt: skip
+        """A tensor as a library reads it for an operator: kept, and copied where it does not lie as that takes it."""
         seen = self.at(t)
         self.keep(seen, wanted is channels_last, in_place=bool(seen.moves))
         strides, seen.box.flexible = seen.strides, False
@@ -209,7 +210,7 @@ class Memory:
             return replace(t, name=seen.box.tensor.name)
         self.copies += 1
         copy = replace(t, name=f"{t.name}#copy{self.copies}", kind="activation", value=None)
-        maker = self.graph.made_by(t)
+        maker = self.graph.made_by(t) or o
         box, lie = Box(copy, seen.loads(), 1, 0.0, (maker,) if maker is not None else ()), wanted(copy.shape)
         self.seen[copy.name] = View(box, copy.shape)
         self.write(box, box.reads, lie, 0, preferred(copy.shape, [lie, *box.walks]))

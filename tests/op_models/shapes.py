@@ -85,6 +85,17 @@ def pointwise(draw: Draw) -> Case:
     return Case([shape, *others], [shape])
 
 
+def loops(draw: Draw) -> Case:
+    """A kernel of torch.compile, which reads a part of its second input."""
+    shape = dims(draw, 1)
+    size = prod(shape)
+    attrs = {"elements": size, "flops": 3 * size, "read": (size, size // 2)}
+    rows = (
+        {"rows": prod(shape[:-1]), "width": shape[-1], "passes": draw(st.integers(0, 1))} if draw(st.booleans()) else {}
+    )
+    return Case([shape, shape], [shape], attrs | rows, partial=True)
+
+
 def binary(draw: Draw) -> Case:
     shape = dims(draw)
     return Case([shape, shape[-1:]], [shape])
@@ -726,6 +737,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(("Sum", "Max", "Min", "Mean", "Clip", "Gelu", "Swish", "SwiGLU", "Dropout"), pointwise),
     **dict.fromkeys((MS + "BiasAdd", MS + "FastGelu", MS + "QuickGelu"), pointwise),
     **dict.fromkeys(("Pow", MS + "BiasDropout"), binary),
+    **dict.fromkeys(("torch::triton_poi", "torch::triton_per", "torch::triton_red"), loops),
     "CastLike": only_type,
     **dict.fromkeys(("Softmax", "MaskedSoftmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis),
     MS + "BiasSoftmax": binary,
