@@ -17,7 +17,7 @@ from onnxperf.passes.precision import precision as in_precision
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 from onnxperf.running.terms import TERMS, having
-from onnxperf.runtimes import RUNTIMES
+from onnxperf.runtimes import RUNTIMES, Runtime
 from op_models import Work
 
 WORTH = 0.98  # of the time: a change that saves less is not named
@@ -72,10 +72,10 @@ def changes(now: Prediction, at_batch: AtBatch | None = None) -> list[Change]:
         return []
     run, candidates = now.run.alone(now.column), list[Change]()
     best = _alike(now, run, candidates)
-    graph = {"cuda_graph": True} if best.get("cuda_graph") else {}
+    replays = bool(best.get("cuda_graph") or best.get("compile_mode"))
     for terms in runtimes(run):
         if terms["runtime"] != COMPILED or run.runtime.name == UNCOMPILED:  # who runs a file has left PyTorch
-            _tried(now, run, {**terms, **graph}, candidates)
+            _tried(now, run, {**terms, **(replayed(RUNTIMES[terms["runtime"]]) if replays else {})}, candidates)
     for precision in precisions(run):
         if precision in QUANTISED:
             _tried(now, run, {**best, "precision": precision}, candidates)
@@ -152,12 +152,12 @@ def _single(run: Run, now: Prediction) -> Iterator[dict[str, Any]]:
     if run.has_open_dims and not s.fix_dims:
         yield {"fix_dims": True}
     if not s.cuda_graph and s.streams == 1 and shares["launch"] > LAUNCHES:
-        yield replayed(run)
+        yield replayed(run.runtime)
 
 
-def replayed(run: Run) -> dict[str, Any]:
-    """How the run is asked to replay a CUDA graph."""
-    return {"compile_mode": "reduce-overhead"} if run.runtime.modes else {"cuda_graph": True}
+def replayed(runtime: Runtime) -> dict[str, Any]:
+    """How a runtime is asked to replay a CUDA graph."""
+    return {"compile_mode": "reduce-overhead"} if runtime.modes else {"cuda_graph": True}
 
 
 def precisions(run: Run) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
         yield _under(now, run, "precision", {"precision": name})
     for name in lacking(run):
         yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no unit for it")
-    yield _under(now, run, "launch", replayed(run)) if not s.cuda_graph else _without_graph(now, run)
+    yield _under(now, run, "launch", replayed(run.runtime)) if not s.cuda_graph else _without_graph(now, run)
     if run.has_open_dims and not s.fix_dims:
         yield _under(now, run, "launch", {"fix_dims": True})
     if "nhwc" in run.runtime.layouts and s.layout is None and any(o.type == "Conv" for o in run.graph.operators):
