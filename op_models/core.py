@@ -117,7 +117,8 @@ class Conv(NamedTuple):
 
     `out` is the number of output positions per image and channel, `taps` that of kernel elements, `stride` the product
     of the strides; `last` says that channels are the last axis of image and result, `planned` that all a kernel needs
-    beside its operands was made before the run, `timed` that it is the fastest of many that a builder has timed.
+    beside its operands was made before the run, `timed` that it is the fastest of many that a builder has timed,
+    `turned` that a kernel of its own turns the result round where channels don't lie last.
     """
 
     images: int
@@ -131,6 +132,7 @@ class Conv(NamedTuple):
     last: bool = False
     planned: bool = False
     timed: bool = False
+    turned: bool = False
 
 
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)

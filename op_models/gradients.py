@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from op_models.attention import attention
+from op_models.conv import LAST
 from op_models.core import IN_REGISTERS, Attention, Conv, Maybe, Move, Operator, Pointwise, Rows, Tensor, Work, work
 from op_models.move import concat, split
 from op_models.normalize import grouped
@@ -58,11 +59,13 @@ def dropout(op: Operator, x: Tensor) -> Work:
 @op("torch::convolution_weight_gradient")
 def weight_gradient(
     op: Operator, grad: Tensor, x: Tensor, *, group: int = 1, strides: Sequence[int] | None = None, transposed: int = 0,
+    memory_format: str = "",
 ) -> Work:  # fmt: skip
     """As many FLOPs as the convolution itself: every tap of every weight is summed over all positions and images."""
     image, result = (grad, x) if transposed else (x, grad)
     taps, out, stride = prod(op.out.shape[2:]), prod(result.shape[2:]), prod(strides or (1,))
-    size = Conv(image.shape[0], image.shape[1], result.shape[1], out, taps, group, stride)
+    last = memory_format == LAST
+    size = Conv(image.shape[0], image.shape[1], result.shape[1], out, taps, group, stride, "weights", last)
     return work(op, size, matrix=2 * result.size * (image.shape[1] // max(group, 1)) * taps)
 
 

@@ -69,7 +69,9 @@ def shape_of(works: Works) -> Shape:
     groups, out, images = (np.maximum(works[f], 1) for f in ("groups", "out", "images"))
     cin, cout = np.maximum(works["cin"] / groups, 1), np.maximum(works["cout"] / groups, 1)
     k = np.maximum(works.matrix / (2 * images * out * cout * groups), 1)
-    plain = np.array([[w.dtype in SUMS_IN_FP32 and getattr(w.size, "direction", "") == "forward"] for w in works.each])
+    plain = np.array(
+        [[w.dtype in SUMS_IN_FP32 and getattr(w.size, "direction", "") in ("forward", "weights")] for w in works.each]
+    )
     transformable = plain & (works["stride"] == 1) & (groups == 1)
     image_bytes = works.read - works.weights
     return Shape(images, groups, cin, cout, out, works["taps"], k, image_bytes, works.weights, transformable)

@@ -265,7 +265,9 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
         w = replace(w, pipe=_half_pipe(w.size, runtime.policy))
     if isinstance(w.size, Conv):
         policy, last = runtime.policy, w.size.last or runtime.policy.channels_last
-        w = replace(w, size=w.size._replace(last=last, planned=policy.planned, timed=policy.timed))
+        w = replace(
+            w, size=w.size._replace(last=last, planned=policy.planned, timed=policy.timed, turned=policy.turned)
+        )
     if runtime.policy.timed and w.pipe == "tensor_fp16":
         w = replace(w, pipe="tensor_fp16_either")
     of_onnx = "::" not in o.type and o.type not in VECTORISED

@@ -19,6 +19,7 @@ from onnxperf.methods import METHODS
 from op_models import Conv, Work
 
 V100, P100, A100, T4 = (gpu_specs.load(g) for g in ("v100-pcie-16gb", "p100-pcie-16gb", "a100-pcie-40gb", "t4"))
+RTX3090 = gpu_specs.load("rtx-3090")
 
 
 def layer(
@@ -155,6 +156,59 @@ def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:
     assert b.variant[0, 0] == "direct"
     assert b.memory[0, 0] > b.compute[0, 0]
     assert seconds(large) > 5 * seconds(small)
+
+
+def of(w: Work, **changes: Any) -> Work:
+    """The same convolution with other fields of its size."""
+    assert isinstance(w.size, Conv)
+    return replace(w, size=w.size._replace(**changes))
+
+
+@pytest.mark.parametrize(("cin", "cout", "edge"), [(64, 64, 56), (512, 512, 7), (256, 1024, 14)])
+def test_the_gradient_of_weights_sums_positions_in_parts(cin: int, cout: int, edge: int) -> None:
+    """A product of few rows and columns that contracts all positions: with as many FLOPs about as long as the forward
+    pass, though its result alone would fill few SMs.
+    """
+    w = half(256, cin, cout, (edge, edge), (3, 3), last=True)
+    weights = of(w, direction="weights")
+    assert timed(weights, RTX3090).launches[0, 0] == 2, "the parts are summed up"
+    assert seconds(weights, RTX3090) == pytest.approx(seconds(w, RTX3090), rel=0.3)
+    assert seconds(of(weights, last=False), RTX3090) > seconds(weights, RTX3090), "images are turned round"
+
+
+def test_an_older_library_turns_results_round() -> None:
+    w = half(128, 256, 256, (28, 28), (3, 3))
+    older = seconds(of(w, turned=True), RTX3090) - seconds(w, RTX3090)
+    assert older == pytest.approx(2 * w.bytes_written / RTX3090.bandwidth_Bps, rel=0.15)
+    assert seconds(of(w, turned=True, last=True), RTX3090) == seconds(of(w, last=True), RTX3090)
+
+
+def test_an_older_library_pads_odd_channels_that_lie_last() -> None:
+    even, odd = (half(128, n, n, (28, 28), (1, 1), last=True) for n in (256, 252))
+    assert seconds(of(even, turned=True), RTX3090) == seconds(even, RTX3090)
+    padding = seconds(of(odd, turned=True), RTX3090) - seconds(odd, RTX3090)
+    assert padding == pytest.approx(4 * (odd.bytes - odd.weight_bytes) / RTX3090.bandwidth_Bps, rel=0.15)
+
+
+def test_gradients_with_groups_that_an_older_library_has_no_tensor_cores_for() -> None:
+    """Channels last, strided, and no multiple of 32 groups; or with another number of channels out than in."""
+
+    def slower(cin: int, cout: int, groups: int, stride: int, direction: str = "transpose") -> float:
+        w = of(half(64, cin, cout, (28, 28), (3, 3), groups=groups, stride=stride, last=True), direction=direction)
+        return seconds(of(w, turned=True), RTX3090) / seconds(w, RTX3090)
+
+    assert slower(512, 512, 8, 4) > 20 and slower(512, 512, 8, 4, "weights") > 20
+    assert slower(512, 1024, 64, 1) > 10, "channels in are no channels out"
+    assert slower(512, 512, 8, 1) == slower(512, 512, 32, 4) == slower(512, 512, 8, 4, "forward") == 1
+    assert slower(512, 512, 1, 4) == 1
+
+
+def test_the_gradient_of_depthwise_weights_reads_images_for_each_tap() -> None:
+    """Where channels don't lie last."""
+    w = half(128, 96, 96, (56, 56), (5, 5), groups=96)
+    weights = of(w, direction="weights")
+    assert seconds(weights, RTX3090) > 2 * seconds(w, RTX3090)
+    assert seconds(of(weights, last=True), RTX3090) == seconds(of(w, last=True), RTX3090)
 
 
 def test_more_images_never_take_less_time() -> None:

@@ -66,14 +66,18 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
 def depthwise(works: Works, cards: Cards) -> KernelTerms:
     """pnorm(issue time, traffic) + launch, with one thread for each output.
 
-    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC.
+    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC. For the
+    gradient of weights in NCHW a block sums one tap of one channel, so that L2 serves image and gradient for each tap
+    (ATen/native/cuda/DepthwiseConv2d.cu, conv_depthwise2d_grad_weight_kernel).
     """
     coef = cards.constants.convolution
     outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
     slots = np.where(works["last"] > 0, coef["slots_last"], coef["slots"])
     issue_s = outputs * works["taps"] * slots / cards.issue
     compute = np.maximum(works.matrix / works.vector_rate, issue_s) * cards.compute
-    memory = stream_s(works.bytes, cards)
+    again = np.where(of_direction(works, "weights") & (works["last"] == 0), works["taps"] * works.read, 0.0)
+    again_s = again / cards.l2_stream_Bps * cards.memory
+    memory = np.maximum(stream_s(works.bytes, cards), again_s) + _padding_s(works, cards)
     launch = cards.constants.launch["kernel_s"] * cards.launch
     seconds = pnorm(compute, memory, p=cards.constants.pointwise["norm"]) + launch
     return plain_terms(compute, memory, 0.0, launch, seconds)._replace(variant=np.full(memory.shape, "direct"))
@@ -122,17 +126,22 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
     turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
     changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
-    changed["tensor_gemm.splits"] = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
+    splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
+    changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
     changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], coef["late"]["rate"])
     bare = tensor_cores(works, product, cards.having(changed), dram_share)
     gather = np.where(early, coef["gather"], 1.0)
     compute, latency = bare.compute / gather, bare.latency / gather
     transposed, result = 1 - works["last"], np.where(s.groups > 1, coef["grouped_result"], coef["result"])
+    result = np.where((works["turned"] > 0) & ~of_direction(works, "weights"), 1.0, result)
     turned = (2 * s.x_bytes, 2 * s.w_bytes, result * 2 * works.written)
     transpose_s = transposed * np.asarray(sum(stream_s(x, cards) for x in turned))
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), coef["late"]["start_s"])
+    transpose_s = transpose_s + _padding_s(works, cards)
     launch = (start_s + 2 * transposed * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
+    by_groups_s = _by_groups_s(works, s, cards)
+    compute, seconds = np.maximum(compute, by_groups_s), np.maximum(seconds, by_groups_s)
     detail = dict(bare.detail)
     if detail:
         detail["gather efficiency"] = np.broadcast_to(gather, seconds.shape)
@@ -145,9 +154,43 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     return _with_padding(terms, product, s, cards)
 
 
+def _padding_s(works: Works, cards: Cards) -> Array:
+    """Seconds in which channels that lie last and are no multiple of `aligned` are padded by kernels of their own, by a
+    library that turns results round (`turned`): image and result are read and written, element by element, at half the
+    rate of a copy.
+    """
+    older = (works["turned"] > 0) & (works["last"] > 0)
+    if not older.any():
+        return np.zeros((1, 1))
+    aligned = cards.constants.tensor_convolution["aligned"]
+    odd = (works["cin"] % aligned > 0) | (works["cout"] % aligned > 0)
+    padded = odd & older & (works["cin"] > PACKED)
+    return np.where(padded, stream_s(4 * (works.bytes - works.weights), cards), 0.0)
+
+
+def _by_groups_s(works: Works, s: Shape, cards: Cards) -> Array:
+    """Seconds of a gradient with groups, channels last, for which an older library (`turned`) has only kernels without
+    tensor cores: where groups have another number of channels out than in, or strides and no multiple of `even` groups
+    (github.com/pytorch/pytorch/issues/70954, 34977). They reach the share `direct` of the vector units; else 0.
+    """
+    older = (works["turned"] > 0) & (works["last"] > 0)
+    if not older.any():
+        return np.zeros((1, 1))
+    coef = cards.constants.tensor_convolution
+    strided = (works["stride"] > 1) & (s.groups % coef["even"] > 0)
+    slow = (s.groups > 1) & ((s.cin != s.cout) | strided) & older
+    seconds = works.matrix / (cards.rate(["fp32"]) * coef["direct"]) * cards.compute
+    return np.where(slow & ~of_direction(works, "forward"), seconds, 0.0)
+
+
+def of_direction(works: Works, direction: str) -> Array:
+    """Which convolutions are of a direction, [n, 1]."""
+    return np.array([[getattr(w.size, "direction", "") == direction] for w in works.each])
+
+
 def _with_padding(terms: KernelTerms, product: Product, s: Shape, cards: Cards) -> KernelTerms:
     """The terms of a padded product, with the energy and the idle part of tiles that padding costs."""
-    padded = product.batch * product.n * product.k / (s.groups * s.cout * s.k)
+    padded = product.batch * product.m * product.n * product.k / (s.images * s.out * s.groups * s.cout * s.k)
     padding_power = cards.constants.cuda_core_gemm["padding_power"]
     detail = dict(terms.detail)
     if detail:
@@ -164,7 +207,7 @@ def _tiles(cards: Cards, coef: Mapping[str, Any]) -> Array:
 
 def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
     """m = images x positions, n = output channels, k = taps x input channels, padded to whole steps; n and k are [n,
-    g].
+    g]. The gradient of weights contracts the positions: the larger of the other two is m.
 
     The main loop reads the channels of each tap in steps of `step_bytes`: where that is 32 channels in FP16, a layer of
     1 to 16 channels takes as long as one of 32. Several narrow groups share a step, as one product that is mostly
@@ -177,7 +220,12 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     k = s.k / s.cin * channels
     packed = (works.width == 1) & (works["planned"] > 0) & (s.groups == 1) & (s.cin <= PACKED)
     k = np.where(packed, np.ceil(s.k / s.cin * PACKED / step) * step, k)
-    return Product(np.ceil(s.groups / groups), s.images * s.out, groups * s.cout, k)
+    batch, positions, channels_out = np.ceil(s.groups / groups), s.images * s.out, groups * s.cout
+    m, n, k = np.broadcast_arrays(positions, channels_out, k)
+    of_weights = of_direction(works, "weights")
+    return Product(
+        batch, *(np.where(of_weights, a, b) for a, b in ((np.maximum(n, k), m), (np.minimum(n, k), n), (m, k)))
+    )
 
 
 class CoreShape(NamedTuple):
