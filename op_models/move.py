@@ -329,6 +329,12 @@ def split_axes(op: Operator, x: Tensor, *, axis: int = 0) -> Axes:
     return Axes((names,), (names,) * len(op.outputs), "splits {}", pieces=frozenset(names[axis]))
 
 
+@op("torch::roll")
+def roll(op: Operator, x: Tensor, *, axis: int = 0) -> Work:
+    """Two parts of an axis change places: a run is the axes from `axis` on, as an average of both."""
+    return moved(op, prod(x.shape[axis:]) // 2)
+
+
 def cut_axes(op: Operator, x: Tensor) -> Axes:
     """Pieces along those axes that have another size then."""
     cut = frozenset(str(k) for k, d in enumerate(x.shape) if d != op.out.shape[k])

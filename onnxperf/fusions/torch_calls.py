@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from math import pi, prod, sqrt
+from typing import Any, NamedTuple
 
 from onnxperf.fusions import common
-from onnxperf.fusions.engine import DISABLED, Fused, Miss, Rewriter, Rules, fusion
+from onnxperf.fusions.engine import DISABLED, Fused, Miss, Rewriter, Rules, fusion, merged, since
 from onnxperf.fusions.pattern import Match, Pattern, Variable, X, op, pattern, scaled
 from onnxperf.passes.autocast import MARK
 from op_models import Operator, Tensor
@@ -22,6 +23,8 @@ FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
 OWN_BIAS = re.compile(r"(^|\.)bias$")
 #: torch.addcmul, and the name that torch.onnx.export(dynamo=True) gives its result.
 ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
+#: torch.roll along one axis.
+ROLL = "torch::roll"
 #: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.
 COMPUTED = re.compile(r"^(view|val|reshape|getitem|transpose|permute|mul|div|sub|add|tmp)(_\d+)?$")
 
@@ -126,8 +129,18 @@ SDPA_NAME = re.compile(r"^scaled_dot_product_attention(_\d+)?$")
 WITHOUT_NAN = op.Where(op.IsNaN(SHARES), Variable("zero"), SHARES)  # a boolean mask may leave no key to a query
 
 
-@pattern("scaled_dot_product_attention", op.MatMul(SHARES | WITHOUT_NAN, V), start=("Softmax", "IsNaN"))
-def attention(m: Match) -> Fused | None:
+class Scaled(NamedTuple):
+    """An attention whose queries and keys are both scaled, as exporters write it: queries, keys of the values' leading
+    axes, the operators inside, and one that makes the keys, where that is none of the graph.
+    """
+
+    q: Tensor
+    keys: Tensor
+    inside: tuple[Operator, ...]
+    before: tuple[Operator, ...]
+
+
+def _scaled(m: Match) -> Scaled | None:
     """softmax(a q (a k)^T + mask) v. The exporters scale both q and k by a, but where it is 1; hand-written code does
     not.
     """
@@ -145,10 +158,55 @@ def attention(m: Match) -> Fused | None:
         keys, before = turned.out, (turned,)
     if keys is None or keys.shape != shape:
         return None
-    mask = (m[MASK],) if MASK in m else ()
-    whole = m.fused("Attention", (q[0], keys, m[V], *mask))
     inside = [o for o in (*views, q_scaled, k_scaled) if o is not None and m.g.only_user(o.out)]
-    return replace(whole, replaced=(*inside, *whole.replaced), before=before)
+    return Scaled(q[0], keys, tuple(inside), before)
+
+
+CALL = pattern("scaled_dot_product_attention", op.MatMul(SHARES | WITHOUT_NAN, V), start=("Softmax", "IsNaN"))
+
+
+def _attention(m: Match) -> Fused | None:
+    """The call, as one operator."""
+    parts = _scaled(m)
+    if parts is None:
+        return None
+    mask = (m[MASK],) if MASK in m else ()
+    whole = m.fused("Attention", (parts.q, parts.keys, m[V], *mask))
+    return replace(whole, replaced=(*parts.inside, *whole.replaced), before=parts.before)
+
+
+def _written_out(m: Match) -> Fused | None:
+    """The code that models had before PyTorch 2 brought the call: two products and a softmax. Scores are scaled, or the
+    queries where a mask or bias is added, as in timm's models (assumed of others).
+    """
+    parts = _scaled(m)
+    if parts is None:
+        return None
+    root, scores = m.root, m[SCORES].out
+    scale = Tensor(f"{root.name}#scale", scores.dtype, (), "constant", (parts.q.shape[-1] ** -0.5,))
+    name = f"{root.name}#".__add__
+
+    def call(kind: str, part: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], **attrs: Any) -> Operator:
+        out = replace(scores, name=name(part), shape=shape)
+        return replace(root, name=out.name, type=kind, version=0, inputs=inputs, outputs=(out,), attrs=attrs)
+
+    axes = (*range(parts.keys.rank - 2), parts.keys.rank - 1, parts.keys.rank - 2)
+    turned = call("Transpose", "turned", (parts.keys,), tuple(parts.keys.shape[a] for a in axes), perm=axes)
+    if MASK in m:
+        first = call("Mul", "scaled", (parts.q, scale), parts.q.shape)
+        product = call("MatMul", "scores", (first.out, turned.out), scores.shape)
+        last = call("Add", "masked", (product.out, m[MASK]), scores.shape)
+        calls = [turned, first, product, last]
+    else:
+        product = call("MatMul", "scores", (parts.q, turned.out), scores.shape)
+        last = call("Mul", "scaled", (product.out, scale), scores.shape)
+        calls = [turned, product, last]
+    shares = call("Softmax", "shares", (last.out,), scores.shape, axis=-1)
+    whole = m.fused("MatMul", (shares.out, m[V]))
+    return replace(whole, replaced=(*parts.inside, *whole.replaced), before=(*parts.before, *calls, shares))
+
+
+attention, written_out = CALL(_attention), CALL(_written_out)
 
 
 def turned_back(o: Operator | None) -> Operator | None:
@@ -187,6 +245,49 @@ def _untransposed(g: Rewriter, t: Tensor, shape: tuple[int, ...]) -> tuple[Tenso
         if t.shape == shape and "Transpose" in {before.type for before in views[:2]}:
             return t, tuple(views)
     return None, ()
+
+
+@fusion("unbind", anchor="Squeeze")
+def unbind(g: Rewriter, first: Operator) -> Fused | None:
+    """Slices of one element each that tile an axis, as exporters write `unbind`: one call, whose gradient is one call
+    too.
+    """
+    cut = g.made_by(first.inputs[0], "Slice")
+    if cut is None or cut.inputs[0] is None or cut.inputs[0].stored:
+        return None
+    x = cut.inputs[0]
+    users = g.users(x)
+    axis = next((a for a, (d, n) in enumerate(zip(x.shape, cut.out.shape, strict=True)) if d != n), -1)
+    starts = [o.inputs[1].value if o.type == "Slice" and o.inputs[1] is not None else None for o in users]
+    each = tuple(1 if a == axis else d for a, d in enumerate(x.shape))
+    if axis < 0 or [*starts] != [(i,) for i in range(x.shape[axis])] or any(o.out.shape != each for o in users):
+        return None
+    if any(g.only_user(o.out, "Squeeze") is None for o in users):
+        return None
+    outputs, attrs = tuple(o.out for o in users), {"axis": axis, "num_outputs": len(users)}
+    return replace(merged(users, cut, type="Split", version=0, inputs=(x,), outputs=outputs, attrs=attrs), early=True)
+
+
+@fusion("roll", anchor="Concat")
+def roll(g: Rewriter, joined: Operator) -> Fused | None:
+    """An axis cut in two whose parts change places, as exporters write `roll`: one call, whose gradient is one too."""
+    parts = [g.made_by(t, "Slice") for t in joined.inputs]
+    x = parts[0].inputs[0] if parts and parts[0] is not None else None
+    if x is None or x.stored or len(parts) != 2 or joined.out.shape != x.shape:
+        return None
+    second, first = parts
+    axis = int(joined.attrs.get("axis", 0)) % x.rank
+    if (
+        first is None
+        or second is None
+        or first.inputs[0] != x
+        or any(g.only_user(o.out) is None for o in (first, second))
+    ):
+        return None
+    starts = [o.inputs[1].value if o.inputs[1] is not None else None for o in (first, second)]
+    if starts != [(0,), (first.out.shape[axis],)]:
+        return None
+    return merged((second, first, joined), joined, type=ROLL, version=0, inputs=(x,), attrs={"axis": axis})
 
 
 @fusion("order of gates", anchor=("GRU", "LSTM", "RNN"))
@@ -231,9 +332,13 @@ def stored_transposed(g: Rewriter, o: Operator) -> Fused | None:
     return Fused((o,), replace(o, inputs=(x, turned, *o.inputs[2:]), attrs={**o.attrs, "transB": 1}))
 
 
+#: The first release known, the first that has the call of attention, and the last without.
+OLDEST, CALLS_ATTENTION, WRITES_ATTENTION = "1.12", "2.0", "1.13"
 RULES: Rules = {
     DISABLED: (
-        common.layer_norm_exported, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm, silu, addcmul,
-        group_norm, attention, order_of_gates, stored_transposed,
+        *since(OLDEST, common.layer_norm_exported, common.gelu, gelu, common.softmax, common.linear, pad, batch_norm,
+               silu, addcmul, group_norm, unbind, roll),
+        attention.of(CALLS_ATTENTION), written_out.of(OLDEST, WRITES_ATTENTION),
+        *since(OLDEST, order_of_gates, stored_transposed),
     )
 }  # fmt: skip

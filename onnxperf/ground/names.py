@@ -39,7 +39,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 LEVELS = ("disabled", "basic", "extended", "all")  # of optimisation, ascending
 MODES = ("inference", "training")
 LOSSES = ("cross-entropy", "mse")
-OPTIMIZERS = ("adam", "sgd", "none")
+OPTIMIZERS = ("adam", "sgd", "momentum", "nesterov", "none")
 PROVIDERS = ("cuda", "cpu")
 RANKED_BY = ("latency", "throughput", "cost", "energy")
 #: Types of example inputs.

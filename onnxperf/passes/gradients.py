@@ -81,6 +81,14 @@ def reduce(t: Tape, o: Operator, g: Tensor) -> Found:
     yield 0, wide if o.type == "ReduceSum" else t.add(o, "Div", (wide, number(o, wide)), x.shape)
 
 
+def norm(t: Tape, o: Operator, g: Tensor) -> Found:
+    """x (gradient / norm) of a Euclidean norm: a kernel by rows, one by elements."""
+    x, kept = o.present[0], kept_shape(o)
+    rows = (r if r.shape == kept else t.add(o, "Reshape", (r,), kept) for r in (g, o.out))
+    shares = t.add(o, "Div", rows, kept)
+    yield 0, t.add(o, "Mul", (x, shares), x.shape, dtype=shares.dtype)
+
+
 def kept_shape(o: Operator) -> tuple[int, ...]:
     """The shape of what a reduction gives, with 1 for the axes that are gone."""
     x = o.present[0]
@@ -260,6 +268,16 @@ def lookup(t: Tape, o: Operator, g: Tensor) -> Found:
     yield 0, t.add(o, type, (g, ids), x.shape)
 
 
+def placed(t: Tape, o: Operator, g: Tensor) -> Found:
+    """Zeros where something was placed, in a copy; what was placed there is gathered."""
+    x, ids, updates = o.present[:3]
+    attrs = {"axis": o.attrs.get("axis", 0)}
+    if t.wants(x):
+        yield 0, t.add(o, "ScatterElements", (g, ids, updates), x.shape, attrs=attrs)
+    if t.wants(updates):
+        yield 2, t.add(o, "GatherElements", (g, ids), updates.shape, attrs=attrs)
+
+
 def cut(t: Tape, o: Operator, g: Tensor) -> Found:
     """A slice's gradient is copied into zeros; that of padding is a slice; those of the rest are the same movement."""
     x = o.present[0]
@@ -281,6 +299,11 @@ def split(t: Tape, o: Operator, *grads: Tensor | None) -> Found:
     parts = [g or t.add(o, "ConstantOfShape", (), out.shape, dtype=out.dtype)
              for g, out in zip(grads, o.outputs, strict=True)]  # fmt: skip
     yield 0, t.add(o, "Concat", parts, o.present[0].shape, attrs={"axis": o.attrs.get("axis", 0)})
+
+
+def roll(t: Tape, o: Operator, g: Tensor) -> Found:
+    """Rolled back."""
+    yield 0, t.add(o, o.type, (g,), g.shape, attrs=o.attrs)
 
 
 def pooling(t: Tape, o: Operator, g: Tensor) -> Found:
@@ -341,6 +364,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("GlobalAveragePool", "ReduceMean", "ReduceSum"), reduce), **dict.fromkeys(("Slice", "Pad"), cut),
     **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
-    "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "Split": split,
-    "TopK": chosen, "Transpose": transpose, "torch::batch_norm_training": normalisation,
+    "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "ReduceL2": norm, "ScatterElements": placed,
+    "Split": split,
+    "TopK": chosen, "Transpose": transpose, "torch::roll": roll, "torch::batch_norm_training": normalisation,
 }  # fmt: skip

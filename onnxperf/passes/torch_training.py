@@ -53,11 +53,16 @@ def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
 
 #: Gradients are set to none before a step, so that those of its first batch are added to nothing. Adam's passes are
 #: those of PyTorch's foreach implementation: lerp_, mul_, addcmul_, sqrt, div_, add_, addcdiv_ (torch/optim/adam.py,
-#: _multi_tensor_adam), of which sqrt makes new tensors. A node of autograd releases what it saved and the gradients
-#: that it got when it is done (torch/csrc/autograd/engine.cpp, evaluate_function).
+#: _multi_tensor_adam), of which sqrt makes new tensors; momentum's mul_, add_, add_, with a new sum of gradient and
+#: momentum before the last as Nesterov's (torch/optim/sgd.py). A node of autograd releases what it saved and the
+#: gradients that it got when it is done (torch/csrc/autograd/engine.cpp, evaluate_function).
 TORCH = Autograd(
     "PyTorch", RULES, in_training, loss, loss_gradient,
     passes={"adam": ((2, 1, 0), (1, 1, 0), (2, 1, 0), (1, 1, 1), (1, 1, 0), (1, 1, 0), (3, 1, 0)),
-            "sgd": ((2, 1, 0),), "none": ()},
+            "sgd": ((2, 1, 0),), "momentum": ((1, 1, 0), (2, 1, 0), (2, 1, 0)),
+            "nesterov": ((1, 1, 0), (2, 1, 0), (2, 1, 1), (2, 1, 0)), "none": ()},
     holds=True,
 )  # fmt: skip
+#: Before release 2.0: gradients are set to zero, not to none, and optimisers work on one parameter after the other
+#: (defaults of `zero_grad` and of `foreach`).
+UNTIL_113 = replace(TORCH, keeps=True, lists=False)

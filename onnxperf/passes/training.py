@@ -20,7 +20,13 @@ from op_models import BITS, IN_PLACE, Operator, Tensor
 
 #: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
 ACCUMULATOR = "com.microsoft::InPlaceAccumulatorV2"
-STATES = {"adam": 2, "sgd": 0, "none": 0}  # tensors that the optimiser keeps of each parameter
+STATES = {
+    "adam": 2,
+    "sgd": 0,
+    "momentum": 1,
+    "nesterov": 1,
+    "none": 0,
+}  # tensors that the optimiser keeps of each parameter
 #: Of one launch of a kernel over lists of tensors: 320 blocks of 65,536 elements, in PyTorch
 #: (ATen/native/cuda/MultiTensorApply.cuh) as in ONNX Runtime (providers/cuda/multi_tensor/common.cuh).
 FOREACH_ELEMENTS = 320 * 65_536
@@ -45,7 +51,9 @@ class Autograd:
     onto the tape; passes: of each optimiser the passes over all parameters, as tensors read and written of each, where
     the first reads the gradients, and how many of those written are new and stay until the last pass; accumulator: the
     operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
-    first; at_once: see `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is
+    first; keeps: gradients stay from step to step and are set to zero before each, so that those of its first batch are
+    added to them as well; lists: the optimiser works on lists of parameters, else on one after the other; at_once: see
+    `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is
     done; describe: the framework's name.
     """
 
@@ -56,6 +64,8 @@ class Autograd:
     loss_gradient: Callable[[Sequence[Operator], Tape], None]
     passes: Mapping[str, tuple[tuple[int, int, int], ...]]
     accumulator: str = "Add"
+    keeps: bool = False
+    lists: bool = True
     at_once: bool = False
     holds: bool = False
 
@@ -86,16 +96,17 @@ def training_step(
     parameters = _parameters(forward)
     gradients = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
     sums: Sequence[Tensor] = list(gradients.values())
-    if step.added:
+    at_once = step.added or autograd.keeps
+    if at_once:
         tape.operators, sums = _added_at_once(tape.operators, sums)
     operators = [replace(o, repeat=o.repeat * step.accumulate) for o in (*forward, *tape.operators)]
-    added = [*_accumulation(sums, step.accumulate, autograd)]
+    added = [] if autograd.keeps else [*_accumulation(sums, step.accumulate, autograd)]
     sums, ready = [o.out for o in added] or sums, list[Tensor]()
     if step.copies > 1:
         backward, ready = averaged(operators[len(forward) :], sums, step.copies, step.stride)
         operators = [*operators[: len(forward)], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
-    buffers += [o.present[0] for o in tape.operators if step.added and IN_PLACE in o.attrs]
+    buffers += [o.present[0] for o in tape.operators if at_once and IN_PLACE in o.attrs]
     update = _update([parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, autograd)
     inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *sums)  # gradients stay until the next step
     notes = (*graph.notes, *_notes(forward))
@@ -294,14 +305,18 @@ def _update(
     ready: what has to be there before the first pass.
     """
     done: tuple[Tensor, ...] = tuple(ready)
-    by_type: dict[str, int] = {}
+    if optimizer not in autograd.passes:
+        raise UsageError(f"{autograd.describe} has no optimizer {optimizer}: it has {', '.join(autograd.passes)}")
+    by_type: dict[str, list[int]] = {}
     for t in parameters:
-        by_type[t.dtype] = by_type.get(t.dtype, 0) + t.size
-    for dtype, elements in by_type.items():
+        by_type.setdefault(t.dtype, []).append(t.size)
+    for dtype, sizes in by_type.items():
+        elements = sum(sizes)
         states = tuple(
             Tensor(f"#{optimizer}.{dtype}.{k}", dtype, (elements,), "weight") for k in range(STATES[optimizer])
         )
-        launches, new = max(1, ceil(elements / FOREACH_ELEMENTS)), list[Tensor]()
+        launches = max(1, ceil(elements / FOREACH_ELEMENTS)) if autograd.lists else len(sizes)
+        new = list[Tensor]()
         for k, (reads, writes, stay) in enumerate(autograd.passes[optimizer]):
             name = f"#{optimizer}.{dtype}.pass{k}"
             terms = {"elements": ceil(elements / launches), "reads": reads, "writes": writes, "bits": BITS[dtype]}

@@ -124,7 +124,8 @@ class Terms:
     opt_level: str = term("all", "Graph optimisation level of ONNX Runtime.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
-        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-compile from 2.0 on.", usual="today's",
+        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-eager from 1.12, torch-compile from 2.0 on.",
+        usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip
     ort_transformers: bool = term(False, "First apply the optimizer of onnxruntime.transformers.", runtime="offline",

@@ -8,10 +8,11 @@ operators.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
@@ -30,6 +31,8 @@ from onnxperf.fusions.torch_strides import (
     view,
 )  # fmt: skip
 from onnxperf.graph import CONTROL, Graph
+from onnxperf.ground.releases import MOST, Release, release
+from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 from onnxperf.passes.autocast import autocast
 from onnxperf.passes.exchanges import SHARED
@@ -42,11 +45,14 @@ if TYPE_CHECKING:
 #: Operators that need contiguous input and write contiguous output; group_norm on CUDA too, whatever the memory format.
 ROWS = frozenset({
     "DepthToSpace", "GRU", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "LogSoftmax",
-    "RMSNormalization", "RNN", "Softmax", "SpaceToDepth",
+    "RMSNormalization", "RNN", "Softmax", "SpaceToDepth", torch_calls.ROLL,
 })  # fmt: skip
+#: The gradient of a convolution's weights.
+WEIGHT_GRADIENT = "torch::convolution_weight_gradient"
 #: Operators whose output has the memory format of their input, channels_last or contiguous.
 IMAGES = frozenset({
     "AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "MaxPool", "Pad", "Resize", "Upsample",
+    "com.microsoft::AveragePoolGrad", "com.microsoft::MaxPoolGrad", "torch::upsample_backward",
 })  # fmt: skip
 
 
@@ -113,6 +119,8 @@ class _Placing:
             return self.product(o)
         elif o.type in ("Conv", "ConvTranspose"):
             return self.convolution(o, x)
+        elif o.type == WEIGHT_GRADIENT:
+            o = self.weight_gradient(o)
         elif o.type in ROWS:
             o = replace(o, inputs=(self.lying(x, o, contiguous(x.shape)), *o.inputs[1:]))
         elif o.type in IMAGES:
@@ -163,6 +171,15 @@ class _Placing:
             o = self.apart(replace(o, inputs=o.inputs[:2]), bias)
         self.placed.append(o)
 
+    def weight_gradient(self, o: Operator) -> Operator:
+        """The gradient of a convolution's weights, in the order of axes of its images."""
+        last = o.out.rank == 4 and any(suggests_last(t.shape, self.of(t)) for t in o.present)
+        order = channels_last if last else contiguous
+        read = tuple(self.lying(t, o, order(t.shape)) for t in o.present)
+        if last:
+            self.strides[o.out.name] = channels_last(o.out.shape)
+        return replace(o, inputs=read, attrs={**o.attrs, **({"memory_format": "channels_last"} if last else {})})
+
 
 def _by_position(o: Operator, last: bool) -> bool:
     """Whether a Resize has one thread for each output position, which loops over all images and channels.
@@ -185,6 +202,14 @@ def _autograd() -> Autograd:
     return TORCH
 
 
+def _autograd_until_113() -> Autograd:
+    """The same until release 1.13."""
+    from onnxperf.passes.torch_training import UNTIL_113
+
+    return UNTIL_113
+
+
+POLICY = Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments")
 #: Operators that PyTorch has no kernels for on a GPU: those of quantised models that ONNX Runtime runs as integers, of
 #: classical models, and on strings.
 INTEGERS = ("QLinear", "com.microsoft::QLinear", "com.microsoft::QGemm", "ConvInteger", "MatMulInteger")
@@ -198,6 +223,28 @@ def refused(o: Operator) -> str:
     return "PyTorch has no such operator on a GPU: give --runtime ort-cuda" if o.type.startswith(ON_PROCESSORS) else ""
 
 
+#: PyTorch loads no ONNX, so that no opset is too new. NEWEST: today's release.
+OPSETS, NEWEST = {torch_calls.OLDEST: MOST}, "2.9"
+LAST_BEFORE_2 = release(torch_calls.WRITES_ATTENTION)
+
+
+def in_release(at: Release) -> Mapping[str, Any]:
+    """What is another than today's: defaults of optimisers, and what cuDNN 8.3 turns round."""
+    if at > LAST_BEFORE_2:
+        return {}
+    return {"autograd": _autograd_until_113, "policy": replace(POLICY, turned=True)}
+
+
+def says(at: Release) -> str:
+    """What is known of a release, and what is inferred."""
+    if at > LAST_BEFORE_2:
+        return f"PyTorch {at} is taken to run as 2.4 to 2.9 do"
+    return (
+        f"PyTorch {at}: attention is written out in products and a softmax, gradients are set to zero and optimisers"
+        " take one parameter after the other, by default; kernels of cuDNN 8.3 are inferred from steps under 1.12"
+    )
+
+
 #: A call that Python makes, of a view as of a kernel, with the modules and the code around it, on a server of 2017 to
 #: 2019: fitted to runs of three transformers that wait for the host (lab/derive/host.md). ENGINE_S: one of autograd's
 #: engine, without Python; assumed.
@@ -207,7 +254,7 @@ EAGER = Runtime(
     name="torch-eager",
     rules=torch_calls.RULES,
     place=place,
-    policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
+    policy=POLICY,
     host=HostCosts(
         run_s=10e-6, walk_s=CALL_S, node_s=CALL_S, launch_s=4e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
         replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed", engine_s=ENGINE_S,
@@ -218,6 +265,7 @@ EAGER = Runtime(
     refused=refused,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
     autograd=_autograd,
+    releases=Releases(OPSETS, NEWEST, in_release, says),
     start=StartCosts(
         library_s=(1.0, 8.0), search="cuDNN's heuristics choose, as torch.backends.cudnn.benchmark is off",
         searched_once=True,

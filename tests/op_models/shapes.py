@@ -739,7 +739,9 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys(("Pow", MS + "BiasDropout"), binary),
     **dict.fromkeys(("torch::triton_poi", "torch::triton_per", "torch::triton_red"), loops),
     "CastLike": only_type,
-    **dict.fromkeys(("Softmax", "MaskedSoftmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis),
+    **dict.fromkeys(
+        ("torch::roll", "Softmax", "MaskedSoftmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis
+    ),
     MS + "BiasSoftmax": binary,
     **dict.fromkeys(REDUCE, reduced),
     **dict.fromkeys(("CumSum", "CumProd"), scalar_or_last),

@@ -69,6 +69,52 @@ def test_an_optimiser_costs_what_it_moves() -> None:
     assert adam.memory.weights_bytes - sgd.memory.weights_bytes == 8 * PARAMETERS
 
 
+def test_momentum_is_kept_of_each_parameter() -> None:
+    """mul_, add_, add_; before the last, Nesterov's makes a new sum of gradient and momentum."""
+    for optimizer, passes in (("momentum", 8), ("nesterov", 11)):
+        p = step(optimizer=optimizer)
+        moved = sum(k.repeat * k.work.bytes for k in p.run.kernels.rows if k.phase == "update")
+        assert moved == passes * 4 * PARAMETERS
+        assert p.training and p.training["optimizer_bytes"] == 4 * PARAMETERS
+    with pytest.raises(UsageError, match="has no optimizer momentum: it has adam, sgd, none"):
+        step(runtime="ort-cuda", optimizer="momentum")
+
+
+def test_before_release_2_gradients_stay_and_parameters_are_updated_one_by_one() -> None:
+    """Each of three parameters has launches of its own, and its gradient is added to zeros in place."""
+    today, before = (step(optimizer="nesterov", ort_version=v) for v in (None, "1.12"))
+    launches = [[k.repeat for k in p.run.kernels.rows if k.phase == "update"] for p in (today, before)]
+    assert launches == [[1] * 4, [3] * 4]
+    added = [
+        [o.out.size for o in p.run.run_graph.operators if o.name.endswith("#accumulated")] for p in (today, before)
+    ]
+    assert not added[0] and sum(added[1]) == PARAMETERS
+    assert before.seconds > today.seconds
+    assert matrix_flops(before) == matrix_flops(today)
+
+
+@pytest.mark.parametrize(
+    ("text", "gradients"),
+    [
+        # of a Euclidean norm, and of what is placed among other elements
+        ("h = MatMul(x, v) y = ReduceL2<keepdims = 1>(h, a)", ["Div", "Mul"]),
+        ("h = MatMul(x, v) y = ScatterElements<axis = 1>(z, i, h)", ["GatherElements"]),
+        # parts of an axis, and parts that change places
+        ("h = MatMul(x, v) p = Slice(h, o, k, a) q = Slice(h, k, n, a) y = Concat<axis = 1>(q, p)", ["torch::roll"]),
+    ],
+)  # fmt: skip
+def test_gradients_are_the_kernels_of_autograd(text: str, gradients: list[str]) -> None:
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 20]>
+    g (float[64, 32] x, float[64, 16] z, int64[64, 16] i) => (float y)
+    <int64[1] a = {{1}}, int64[1] o = {{0}}, int64[1] k = {{3}}, int64[1] n = {{16}}> {{ {text} }}""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    weight = model.graph.initializer.add(name="v", dims=(32, 16), data_type=1, data_location=1)
+    weight.external_data.add(key="location", value="weights-not-included.bin")
+    operators = step(model, optimizer="none").run.run_graph.operators
+    backward = [o.type for o in operators if phase_of(o) == BACKWARD and o.place != "free"]
+    assert [t for t in backward if t not in ("ConstantOfShape", "MatMul")] == gradients
+
+
 @pytest.mark.parametrize("runtime", ["torch-eager", "ort-cuda"])
 def test_gradients_of_several_batches_are_added_up(runtime: str) -> None:
     one, four = (step(runtime=runtime, accumulate=n) for n in (1, 4))

@@ -23,7 +23,7 @@ Run = Callable[..., Graph]
 #: Older releases of each runtime, between which something changed.
 OLDER = {
     "ort-cpu": ("1.4", "1.12", "1.16"), "ort-cuda": ("1.4", "1.6", "1.10", "1.11", "1.12", "1.16", "1.19", "1.22"),
-    "tensorrt": ("6.0", "7", "8.6"), "torch-compile": ("2.9",), "torch-eager": (),
+    "tensorrt": ("6.0", "7", "8.6"), "torch-compile": ("2.9",), "torch-eager": ("1.12",),
 }  # fmt: skip
 #: Every runtime as it is today, with each layout; then their older releases.
 TODAYS = tuple(way for r in RUNTIMES.values() for way in (r, *r.layouts.values()))

@@ -19,9 +19,10 @@ from onnxperf.fusions.engine import optimise
 from onnxperf.fusions.torch_strides import channels_last, contiguous, dense, multipliable, suggests_last, view
 from onnxperf.graph import Graph, load
 from onnxperf.lab.datasets.reading import SAMPLE, read
-from onnxperf.runtimes import RUNTIMES, run_graph
+from onnxperf.runtimes import RUNTIMES, of_version, run_graph
 from onnxperf.runtimes.torch_eager import _Placing, place
 from op_models import Operator, Tensor, work_of
+from tests.runtimes.conftest import build
 
 torch = pytest.importorskip("torch")
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -396,6 +397,62 @@ def test_attention_with_keys_that_several_heads_share_is_one_call(run: Any, type
         s=0.5,
     )
     assert types(graph)["Attention"] == 1 and not {"Softmax", "MatMul", "Mul"} & set(types(graph))
+
+
+SPLIT_QKV = """(float[3,2,4] x) => (float[2,4] y) <int64[1] o={0}, int64[1] e={1}, int64[1] z={2}, int64[1] t={3}>
+    { a=Slice(h,o,e,o) b=Slice(h,e,z,o) c=Slice(h,z,t,o) p=Squeeze(a,o) q=Squeeze(b,o) r=Squeeze(c,o)
+      s=Add(p,q) y=Mul(s,r) h=Relu(x) }"""
+
+
+def test_unbind_is_one_call(run: Any) -> None:
+    """Which exporters write as slices of one element each."""
+    text = SPLIT_QKV.replace("{ a=", "{ h=Relu(x) a=").replace(" h=Relu(x) }", " }")
+    graph = run(text, runtime="torch-eager")
+    assert [o.type for o in graph.operators if o.place != "free"] == ["Relu", "Add", "Mul"]
+    assert [(len(o.outputs), o.attrs["axis"]) for o in graph.operators if o.type == "Split"] == [(3, 0)]
+    other = run(text.replace("int64[1] t={3}", "int64[1] t={2}").replace("h,z,t", "h,e,z"), runtime="torch-eager")
+    assert not [o for o in other.operators if o.type == "Split"], "the last element is left out"
+
+
+def test_roll_is_one_call(run: Any, types: Any) -> None:
+    """Which exporters write as two parts that change places; other parts are joined as they are."""
+    text = """(float[2,8,4] x) => (float[2,8,4] y) <int64[1] o={0}, int64[1] k={3}, int64[1] n={8}, int64[1] a={1}>
+    { h=Relu(x) p=Slice(h,o,k,a) q=Slice(h,k,n,a) y=Concat<axis=1>(P) }"""
+    assert types(run(text.replace("P", "q,p"), runtime="torch-eager")) == {"Relu": 1, "roll": 1}
+    assert types(run(text.replace("P", "p,q"), runtime="torch-eager")) == {"Relu": 1, "Concat": 1}
+
+
+@pytest.mark.parametrize(
+    ("release", "mask", "kernels"),
+    [
+        ("2.0", False, ["Attention"]), ("2.0", True, ["Attention"]),
+        ("1.13", False, ["MatMul", "Mul", "Softmax", "MatMul"]),
+        ("1.12", True, ["Mul", "MatMul", "Add", "Softmax", "MatMul"]),
+    ],
+)  # fmt: skip
+def test_attention_is_written_out_before_release_2(release: str, mask: bool, kernels: list[str]) -> None:
+    """Scores are scaled, or queries where something is added to scores."""
+    text = """(float[2,4,8,16] q, float[2,4,8,16] k, float[2,4,8,16] v, float[1,4,8,8] w) => (float[2,4,8,16] y)
+    { t=Transpose<perm=[0,1,3,2]>(k) a=Mul(q,s) b=Mul(t,s) m=MatMul(a,b) n=Add(m,w) p=Softmax(P) y=MatMul(p,v) }"""
+    model = build(text.replace("P", "n" if mask else "m").replace("n=Add(m,w) ", "n=Add(m,w) " * mask), {"s": 0.5})
+    graph = run_graph(load(model), of_version(RUNTIMES["torch-eager"], release))
+    operators = [o for o in graph.operators if o.place != "free"]
+    assert [o.type for o in operators] == kernels
+    assert operators[-1].out.shape == (2, 4, 8, 16)
+
+
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+def test_gradients_of_pooling_lie_as_their_images(kind: str) -> None:
+    """Channels last: of both convolutions only the last needs copies, of a gradient of ones for each of its own."""
+    text = f"""(float[2,16,8,8] x) => (float[2,16,4,4] y)
+    {{ c=Conv(x,w) d={kind}<kernel_shape=[2,2], strides=[2,2]>(c) y=Conv(d,w) }}"""
+    model = build(text, {"w": (16, 16, 1, 1)})
+    terms = {"gpu": "rtx-3090", "runtime": "torch-eager", "layout": "nhwc", "mode": "training", "optimizer": "none"}
+    p = onnxperf.predict(model, **terms)
+    types = Counter(k.op for k in p.kernels)
+    assert types["torch::convolution_weight_gradient"] == 2 == types["Contiguous"]
+    sizes = [k.work.size for k in p.kernels if k.op == "torch::convolution_weight_gradient"]
+    assert all(size.last and size.direction == "weights" for size in sizes)
 
 
 @pytest.mark.parametrize("sample", ["mobilenetv2", "resnet50", "vit-base-16", "distilbert-dynamic"])
