@@ -1,7 +1,8 @@
 """Export the models of timm that were measured: `python -m onnxperf.export.from_timm DATA --to FOLDER` (extra `timm`).
 
-DATA holds `timm/infer_amp.csv.gz`. That table and its models' graphs, without weights, are written to FOLDER, in about
-15 seconds a graph; existing graphs are kept. `onnxperf validate --data FOLDER` then scores all runs.
+DATA holds `timm/infer_amp.csv.gz`, `timm/train_amp.csv.gz` or both. These tables and their models' graphs, without
+weights, are written to FOLDER, in about 15 seconds a graph; existing graphs are kept. `onnxperf validate --data FOLDER`
+then scores all runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import click
 
 from onnxperf.ground.errors import ModelError
 
-TABLE = Path("timm") / "infer_amp.csv.gz"
+PLACE, TABLES = Path("timm"), ("infer_amp.csv.gz", "train_amp.csv.gz")
 
 
 APART = 0.03  # largest relative difference in the number of parameters: beyond it, timm's model is not the measured one
@@ -46,13 +47,16 @@ def graph(name: str, side: int, millions: float) -> bytes:
 @click.option("--only", default="", help="Export only models with this in their name.")
 def main(data: Path, to: Path, only: str) -> None:
     """Export the graphs that are not there yet, and name the models that can't be exported."""
-    table = (data / TABLE).read_bytes()
-    (to / TABLE).parent.mkdir(parents=True, exist_ok=True)
-    (to / TABLE).write_bytes(table)
-    rows = csv.DictReader(gzip.decompress(table).decode("utf-8").splitlines())
-    wanted = {(r["model"], int(r["img"])): float(r["mparams"]) for r in rows if only in r["model"]}
+    (to / PLACE).mkdir(parents=True, exist_ok=True)
+    wanted: dict[tuple[str, int], float] = {}
+    for table in (data / PLACE / name for name in TABLES if (data / PLACE / name).is_file()):
+        (to / PLACE / table.name).write_bytes(table.read_bytes())
+        for r in csv.DictReader(gzip.decompress(table.read_bytes()).decode("utf-8").splitlines()):
+            if only in r["model"]:
+                side = r["img"] if "img" in r else r["shape"].rpartition("x")[2]
+                wanted[r["model"], int(side)] = float(r["mparams"])
     for (name, side), millions in sorted(wanted.items()):
-        file = to / TABLE.parent / f"{name}@{side}.onnx.gz"
+        file = to / PLACE / f"{name}@{side}.onnx.gz"
         if file.is_file():
             continue
         try:

@@ -36,7 +36,8 @@ class MeasuredRun:
     release of the runtime, in the source's words; ort_version: the release to predict for, None for today's; family:
     of models, left out together where runs are fitted, "" where each model is left out by itself; layout: how images
     lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`); part: "" for an
-    inference, else a training step without an optimiser, or which part of it the seconds are of (`STEP`, or a phase);
+    inference, else a training step (`STEP`), or which phase of it the seconds are of; optimizer: what updates the
+    parameters then, from the loss of a classifier; "none": nothing, from the sum of the outputs;
     parallel: the plan of several GPUs, "" for one; `dims` are then of the samples that one of them takes at a time.
     """
 
@@ -58,6 +59,7 @@ class MeasuredRun:
     layout: str | None = None
     fast_norms: bool = False
     part: str = ""
+    optimizer: str = "none"
     parallel: str = ""
 
     @property
@@ -81,7 +83,8 @@ class MeasuredRun:
             parallel=self.parallel or None,
             ort_version=self.ort_version, ort_transformers=self.transformers,
             include_transfers=bool(self.copies), pageable=self.copies == "pageable",
-            mode="training" if self.part else "inference", optimizer="none" if self.part else None,
+            mode="training" if self.part else "inference", optimizer=self.optimizer if self.part else None,
+            loss=None if self.optimizer == "none" else "cross-entropy",
         )  # fmt: skip
 
     @property

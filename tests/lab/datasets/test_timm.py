@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from onnxperf.lab.datasets import SAMPLE
-from onnxperf.lab.datasets.sources.timm import COLUMNS, DATASET, FILE, SAMPLED, family, models
+from onnxperf.lab.datasets.sources.timm import (
+    COLUMNS,
+    DATASET,
+    FILE,
+    SAMPLED,
+    TRAINING,
+    TRAINING_COLUMNS,
+    family,
+    models,
+    steps,
+)
 
 ROW = {
     "model": "mixer_l16_224", "gpu": "RTX 3090", "dtype": "amp", "layout": "nhwc", "compile": "eager", "torch": "2.4.0",
@@ -17,9 +27,15 @@ ROW = {
 }  # fmt: skip
 
 
-def table(folder: Path, *rows: dict[str, str]) -> None:
-    with gzip.open(folder / FILE, "wt", encoding="utf-8", newline="") as file:
-        found = csv.DictWriter(file, COLUMNS)
+STEP = {
+    "model": "mixer_l16_224", "gpu": "RTX 3090", "precision": "amp", "layout": "nhwc", "version": "1.1.2 cu113",
+    "batch": "96.0", "shape": "3x224x224", "latency_ms": "558.471", "source": "here",
+}  # fmt: skip
+
+
+def table(folder: Path, *rows: dict[str, str], name: str = FILE, columns: tuple[str, ...] = COLUMNS) -> None:
+    with gzip.open(folder / name, "wt", encoding="utf-8", newline="") as file:
+        found = csv.DictWriter(file, columns)
         found.writeheader()
         found.writerows(rows)
 
@@ -52,6 +68,37 @@ def test_other_rows_are_counted_by_reason(folder: Path) -> None:
     table(folder, *(ROW | change for change in bad.values()))
     rows, why = models(folder)
     assert not rows and why == dict.fromkeys(bad, 1)
+
+
+def test_a_row_is_a_training_step_under_release_112(folder: Path) -> None:
+    table(folder, STEP, name=TRAINING, columns=TRAINING_COLUMNS)
+    (run,), why = steps(folder)
+    s = run.scenario
+    assert not why and run.seconds == pytest.approx(0.558471)
+    assert (s.runtime, s.precision, s.layout, s.batch, s.ort_version) == ("torch-eager", "amp", "nhwc", 96, "1.12")
+    assert (s.mode, s.optimizer, s.loss, run.group) == ("training", "nesterov", "cross-entropy", "timm-part-3-of-4")
+    assert not any(o.attrs.get("autocast") for o in run.graph.operators), "timm had no fast norms yet"
+
+
+def test_other_training_rows_are_counted_by_reason(folder: Path) -> None:
+    bad = {
+        "its graph is not there: python -m onnxperf.export.from_timm": {"shape": "3x160x160"},
+        "another precision, layout or release": {"version": "1.13"},
+        "unknown card": {"gpu": "Voodoo 2"},
+        "no positive time": {"latency_ms": "-1"},
+    }
+    table(folder, *(STEP | change for change in bad.values()), name=TRAINING, columns=TRAINING_COLUMNS)
+    rows, why = steps(folder)
+    assert not rows and why == dict.fromkeys(bad, 1)
+
+
+def test_the_sample_has_the_training_steps_of_its_models() -> None:
+    rows, why = steps(SAMPLE / DATASET.folder)
+    assert not why and len(rows) == 20
+    names = {r.model.removesuffix(", training") for r in rows}
+    assert names < set(SAMPLED) and {(n, x) for n in names for x in ("nchw", "nhwc")} == {
+        (r.model.removesuffix(", training"), r.layout) for r in rows
+    }
 
 
 def test_the_sample_has_every_row_of_its_models() -> None:

@@ -34,7 +34,7 @@ ALONE = {
 ASIDE = "GEMM with bias, other library"
 FULL = Path(__file__).parents[4] / "shared" / "data"
 (EAGER, TRAINING, _), (ORT, *WITH_GRAPHS) = fp32_torch.DATASET.models, ort_cuda.DATASET.models
-(TENSORRT, _), (AUTOCAST, *_) = tensorrt.DATASET.models, timm.DATASET.models
+(TENSORRT, _), (AUTOCAST, COMPILED, TRAINED) = tensorrt.DATASET.models, timm.DATASET.models
 ON_TWO_CARDS = "bert-large-qa"  # of the models that ran under ONNX Runtime: its six runs order cards
 GEMM = "op,device,split,b,m,k,n,latency_ms,kernels"
 E2E = "device,model,seqlen,batch,mode,option,measured_ms,neusight_ms,roofline_ms,habitat_ms,micro_ms,sum_gpu_ops_ms"
@@ -192,6 +192,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
         *((f"TensorRT engines, {which}", n) for which, n in ENGINE_ROWS.items()),
         ("TensorRT, FP32", 22), ("TensorRT, FP16", 18), ("TensorRT, graphs in parts", 36),
         ("eager PyTorch, FP16 autocast, nchw", 28), ("eager PyTorch, FP16 autocast, nhwc", 28),
+        (f"{TRAINED.reported}, nchw", 10), (f"{TRAINED.reported}, nhwc", 10),
         *((f"{TRAINING.reported}, {part}", 3) for part in fp32_torch.PARTS),
         *((f"several GPUs, training, FP32, {plan}", 1) for plan in fp32_torch.PLANS.values()),
     }} | {("ONNX Runtime, over 5 ms", 6 + scored_of(29 - 6))}  # fmt: skip
@@ -208,7 +209,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
     assert sum(n for name, n in sources.items() if name.startswith("ONNX Runtime, ")) == (
         6 + scored_of(29 - 6) + scored_of(67)
     )
-    assert len({s.name for s in only(report, kind="model")}) == 63  # not every model of the sample
+    assert len({s.name for s in only(report, kind="model")}) == 69  # not every model of the sample
     with_graphs = {WITH_GRAPHS[0].reported, WITH_GRAPHS[2].reported, TENSORRT.reported, AUTOCAST.reported}
     assert {o.name for o in report.order} == {EAGER.reported, ORT.reported, *with_graphs, *kernels.classes()} - ALONE
     published = {s.gpu: s.mape for s in only(report, kind="models", method="published neusight")}
@@ -236,7 +237,7 @@ def test_the_accuracy_page_has_every_table(few: Report) -> None:
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert sum(line.startswith("| LayerNorm | ") for line in tables) == 3  # kept back, the rest, and cards in order
     headings = [text.splitlines()[i - 1] for i, line in enumerate(text.splitlines()) if line.startswith("| ---")]
-    assert len(headings) == 14  # and every line has all cells of the heading above it
+    assert len(headings) == 15  # and every line has all cells of the heading above it
     assert {line.count("|") for line in tables} == {line.count("|") for line in headings}
 
 

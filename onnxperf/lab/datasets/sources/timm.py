@@ -1,11 +1,14 @@
-"""Whole models of timm under eager PyTorch and torch.compile with FP16 autocast: timm's own benchmark, from
-`timm/infer_amp.csv.gz` and `timm/compile_amp.csv.gz`.
+"""Whole models of timm with FP16 autocast, by timm's own benchmark: inferences of eager PyTorch in
+`timm/infer_amp.csv.gz`, of torch.compile in `timm/compile_amp.csv.gz`, training steps in `timm/train_amp.csv.gz`.
 
 Constants of convolutions that no measured kernel determines are derived from these rows, of the convolutional networks
 whose graphs ship. For scores, families of models are left out, a quarter of them at a time. A row is the time of one
 batch after warm-up, with a synchronisation after each; the batch is the largest that fits, up to 1024.
 `python -m onnxperf.export.from_timm` exports the graphs. Those of the sample ship, and some more for the constants.
 derive/amp.md says what can be inferred about how the benchmark was run.
+
+A training step is forward, cross-entropy, backward and SGD with Nesterov momentum, under PyTorch 1.12, whatever the
+table calls it, and before timm had fast norms. Nothing is derived from these rows.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from zlib import crc32
 
 from onnxperf.lab.datasets.dataset import Dataset, Models
 from onnxperf.lab.datasets.reading import SAMPLE, Record, card, number, read, refusal, sizes
-from onnxperf.lab.datasets.runs import MeasuredRun, graph_file
+from onnxperf.lab.datasets.runs import STEP, MeasuredRun, graph_file
 
 FILE, COMPILED = "infer_amp.csv.gz", "compile_amp.csv.gz"
 COLUMNS = ("model", "gpu", "dtype", "layout", "compile", "torch", "batch", "img", "latency_ms", "source")
 COMPILED_COLUMNS = (*COLUMNS, "mparams")
 ANOTHER = 0.003  # relative difference in parameters, from which on a model was another: MobileOne reparametrised
+TRAINING = "train_amp.csv.gz"
+TRAINING_COLUMNS = ("model", "gpu", "precision", "layout", "version", "batch", "shape", "latency_ms", "source")
+TRAINED_WITH = {"1.1.2 cu113": "1.12"}  # the file that the rows come from is called pt112
 #: Of each family (see `family`) the model whose name has the lowest CRC-32 among graphs below 140 kB; of these the 14
 #: lowest. The rule does not depend on any result.
 SAMPLED = (
@@ -38,7 +44,7 @@ PARTS = 4  # of all families, one of which is left out at a time
 
 def named(record: Record) -> str:
     """The name of a graph: the model and the side of its images in pixels."""
-    return f"{record['model']}@{record['img']}"
+    return f"{record['model']}@{record.get('img') or record['shape'].rpartition('x')[2]}"
 
 
 def family(model: str) -> str:
@@ -97,6 +103,31 @@ def _runs(folder: Path, records: list[Record], compile: str) -> tuple[list[Measu
     return runs, dict(why)
 
 
+def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """Training steps in the table of `folder` whose graph is there or ships, and how many rows are not taken, by
+    reason.
+    """
+    runs: list[MeasuredRun] = []
+    why = Counter[str]()
+    for r in read(folder / TRAINING, TRAINING_COLUMNS):
+        gpu, size, seconds = card(r["gpu"]), sizes(r, "batch"), number(r, "latency_ms") / 1e3
+        graph, version = graph_file(folder, f"{named(r)}.onnx.gz"), TRAINED_WITH.get(r["version"])
+        if r["precision"] != "amp" or r["layout"] not in ("nchw", "nhwc") or version is None:
+            why["another precision, layout or release"] += 1
+        elif graph is None:
+            why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
+        elif reason := refusal(gpu, size, seconds):
+            why[reason] += 1
+        elif gpu and size:
+            run = MeasuredRun(
+                gpu, f"{named(r)}, training", {"batch": size[0]}, seconds, precision="amp", source="timm",
+                version=version, ort_version=version, file=graph, layout=r["layout"], family=part(r["model"]),
+                part=STEP, optimizer="nesterov",
+            )  # fmt: skip
+            runs.append(run)
+    return runs, dict(why)
+
+
 def ships(run: MeasuredRun) -> bool:
     """Whether a run's graph ships: constants are derived from such runs alone, ranges from all whose graph is there."""
     return run.file is not None and (SAMPLE / "timm" / run.file.name).is_file()
@@ -114,6 +145,11 @@ DATASET = Dataset(
             COMPILED, COMPILED_COLUMNS, "torch.compile, FP16 autocast",
             "Models of torch.compile, FP16 autocast, by release", compiled,
             apart=lambda run: f"PyTorch {run.version}", constants="range", drawn=lambda r: named(r) in SAMPLED,
+        ),
+        Models(
+            TRAINING, TRAINING_COLUMNS, "training, eager PyTorch, FP16 autocast",
+            "Training of eager PyTorch, FP16 autocast, with an optimiser, by layout", steps,
+            apart=lambda run: f"{run.layout}", constants="range", drawn=lambda r: named(r) in SAMPLED,
         ),
     ),
 )  # fmt: skip
