@@ -14,6 +14,7 @@ from math import prod
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
 from onnxperf.fusions.inductor_memory import HALF, Memory, number, parts_of
+from onnxperf.fusions.torch_calls import ROLL
 from onnxperf.fusions.torch_strides import (
     Shape,
     Strides,
@@ -59,7 +60,9 @@ REDUCTIONS = frozenset({
     "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 })  # fmt: skip
 WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "Pad", "Resize", "Tile", "Trilu", "Upsample"})
+INDEXED = frozenset({
+    ROLL, "Gather", "GatherElements", "GatherND", "Pad", "Resize", "Tile", "Trilu", "Upsample",
+})  # fmt: skip
 IN_LOOPS = ELEMENTWISE | SOURCES | VIEWS | NORMS | SHARES | REDUCTIONS | WINDOWS | INDEXED | {
     "BatchNormalization", "Concat",
 }  # fmt: skip

@@ -124,7 +124,7 @@ class Terms:
     opt_level: str = term("all", "Graph optimisation level of ONNX Runtime.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
-        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-eager from 1.12, torch-compile from 2.0 on.",
+        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-eager 1.12, torch-compile 2.0 on.",
         usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip

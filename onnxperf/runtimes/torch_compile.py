@@ -15,11 +15,11 @@ from onnxperf.fusions.inductor import inductor
 from onnxperf.fusions.inductor_attention import attention as written_out
 from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
 from onnxperf.graph import Graph, Note
-from onnxperf.ground.releases import Release
+from onnxperf.ground.releases import MOST, Release
 from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
 from onnxperf.passes.autocast import autocast
-from onnxperf.runtimes.torch_eager import refused
+from onnxperf.runtimes.torch_eager import NEWEST, refused
 from op_models import Operator, Tensor
 
 #: Elements of a row that a block keeps in registers, where they lie next to each other and where not
@@ -88,7 +88,7 @@ def _kernel(g: Group, outside: set[str], buffers: Mapping[str, Tensor], number: 
     return Operator(f"{name}_{number}", f"torch::triton_{kind}", inputs, outputs, attrs, 0, nodes)
 
 
-OLDEST, NEWEST, ANY_OPSET = "2.0", "2.13", 10**6  # a module has no opset
+OLDEST = "2.0"
 TURNS, ADDS_IN_HALF = Release(2, 10), Release(2, 12)
 
 
@@ -108,7 +108,7 @@ def _says(at: Release) -> str:
 def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
     return Runtime(
         name="torch-compile",
-        rules={DISABLED: since(OLDEST, *torch_calls.RULES[DISABLED], written_out)},
+        rules={DISABLED: since(OLDEST, *(r for r in torch_calls.RULES[DISABLED] if not r.until), written_out)},
         place=partial(place, last=last, tuned=tuned),
         policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
         host=HostCosts(
@@ -119,7 +119,7 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         describe="PyTorch, torch.compile with Inductor, CUDA, under torch.inference_mode",
         autocast=autocast,
         refused=refused,
-        releases=Releases({OLDEST: ANY_OPSET}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
+        releases=Releases({OLDEST: MOST}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
         unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
         start=StartCosts(
             library_s=(1.0, 8.0), build_s=(0.1, 2.0), build="Triton compiles them", cached_s=(0.01, 0.1),

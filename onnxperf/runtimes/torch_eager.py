@@ -224,7 +224,7 @@ def refused(o: Operator) -> str:
 
 
 #: PyTorch loads no ONNX, so that no opset is too new. NEWEST: today's release.
-OPSETS, NEWEST = {torch_calls.OLDEST: MOST}, "2.9"
+OPSETS, NEWEST = {torch_calls.OLDEST: MOST}, "2.13"
 LAST_BEFORE_2 = release(torch_calls.WRITES_ATTENTION)
 
 
@@ -238,7 +238,7 @@ def in_release(at: Release) -> Mapping[str, Any]:
 def says(at: Release) -> str:
     """What is known of a release, and what is inferred."""
     if at > LAST_BEFORE_2:
-        return f"PyTorch {at} is taken to run as 2.4 to 2.9 do"
+        return f"PyTorch {at} is taken to run as 2.4 to 2.9 did"
     return (
         f"PyTorch {at}: attention is written out in products and a softmax, gradients are set to zero and optimisers"
         " take one parameter after the other, by default; kernels of cuDNN 8.3 are inferred from steps under 1.12"
