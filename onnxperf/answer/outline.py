@@ -73,7 +73,8 @@ def _interval(run: Run, j: int, total: float, busy: float) -> tuple[float, float
     """
     half_width, widths = float(run.estimates.run_half_width[j]), run.constants.interval
     if not run.method.error_class:
-        kinds = (*(["unmeasured"] if run.unmeasured else []), run.kind(j), run.scenario.runtime, "other")
+        alike, inference = run.kind(j), run.kind(j).replace(" training", "")
+        kinds = (*(["unmeasured"] if run.unmeasured else []), alike, inference, run.scenario.runtime, "other")
         kind = next(k for k in kinds if k in widths["run"])
         idle = (total - busy) * float(np.hypot(widths["host"], run.cpus[j].half_width))
         idle = float(np.hypot(idle, _spread_on_host(run, j, total - busy)))
