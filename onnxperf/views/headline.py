@@ -111,7 +111,7 @@ def terms(p: Prediction) -> Iterator[str]:
         f"{p.run.plan.gpus} GPUs, {p.run.plan}" if p.run.plan.gpus > 1 else "",
         s.method if s.method != USUAL_METHOD else "",
         f"{s.opt_level} optimisations" if s.opt_level != "all" else "",
-        "CUDA graph" if s.cuda_graph else "",
+        s.compile_mode or "CUDA graph" if s.cuda_graph else "",
         f"{s.streams} streams" if s.streams > 1 else "",
         f"with H2D/D2H copies{' from pageable memory' if s.pageable else ''}" if s.include_transfers else "",
         f"{s.host} host" if s.host != usual_host(p.device) else "",

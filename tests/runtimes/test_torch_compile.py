@@ -117,6 +117,7 @@ def test_a_mode_replays_and_a_tuned_product_takes_in_what_reads_it(make: Make) -
     assert [len(p.kernels) for p in (usual, replayed, tuned)] == [2, 2, 1]
     assert tuned.seconds < replayed.seconds < usual.seconds
     assert usual.scenario.cuda_graph is False and replayed.scenario.cuda_graph is True
+    assert [p.report().split("\n")[0].endswith("reduce-overhead") for p in (usual, replayed)] == [False, True]
     assert tuned.kernels[0].op == "com.microsoft::FusedMatMulActivation"
     assert kernels(run_graph(load(model), of_mode(COMPILE, "max-autotune"))) == [
         ("com.microsoft::FusedMatMulActivation", "")
