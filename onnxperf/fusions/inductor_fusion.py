@@ -30,18 +30,15 @@ class Group:
     call: Operator | None = None
     reads: dict[tuple[str, Key], int] = field(default_factory=dict)  # bytes
     writes: dict[tuple[str, Key], int] = field(default_factory=dict)
+    reduces: bool = field(init=False)
+    rows: int = field(init=False)  # of its reductions, else of its first loop
+    width: int = field(init=False)
 
-    @property
-    def rows(self) -> int:
-        return max(loop.rows for loop in self.loops if loop.reduces) if self.reduces else self.loops[0].rows
-
-    @property
-    def width(self) -> int:
-        return max(loop.width for loop in self.loops)
-
-    @property
-    def reduces(self) -> bool:
-        return any(loop.reduces for loop in self.loops)
+    def __post_init__(self) -> None:
+        sums = [loop for loop in self.loops if loop.reduces]
+        self.reduces = bool(sums)
+        self.rows = max((loop.rows for loop in sums or self.loops[:1]), default=0)
+        self.width = max((loop.width for loop in self.loops), default=0)
 
 
 def fused(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool) -> list[Group]:
@@ -100,13 +97,13 @@ def _round(groups: Sequence[Group], of: dict[int, Group], turned: bool) -> bool:
                 if (a.first, b.first) not in pairs:
                     shared = _shared(a, b, turned)
                     pairs[a.first, b.first] = (a.reduces == b.reduces and shared > 0, shared, -_distance(a, b))
-    changed = False
+    changed, span = False, max((g.last - g.first for g in groups), default=0)
     for (i, j), (_, shared, _) in sorted(pairs.items(), key=lambda p: p[1], reverse=True):
         a, b = of[i], of[j]
         if a is b or not shared:
             continue
-        if _fits(a, b, turned) and not _circle(a, b, of):
-            _merge(a, b, of)
+        if _fits(a, b, turned) and not _circle(a, b, of, span):
+            span = max(span, _merge(a, b, of))
             changed = True
     return changed
 
@@ -164,10 +161,14 @@ def _fits(a: Group, b: Group, turned: bool) -> bool:
     return each.rows in (sums.rows, sums.rows * sums.width)
 
 
-def _circle(a: Group, b: Group, of: dict[int, Group]) -> bool:
-    """Whether something outside of both needs one of them and is needed by the other."""
+def _circle(a: Group, b: Group, of: dict[int, Group], span: int) -> bool:
+    """Whether something outside of both needs one of them and is needed by the other. span: the most items from the
+    first to the last of a group. An item needs earlier ones alone, so that what needs either group has its last item
+    behind the first of both, and each group on the way to it a last item at most `span` before that.
+    """
     both = a.items | b.items
-    rest = (a.before | b.before) & ~both
+    least = max(min(a.first, b.first) - 2 * span, 0)
+    rest = ((a.before | b.before) & ~both) >> least << least
     checked = 0
     while rest:
         i = rest.bit_length() - 1
@@ -175,19 +176,24 @@ def _circle(a: Group, b: Group, of: dict[int, Group]) -> bool:
         if g.before & both:
             return True
         checked |= g.items
-        rest = (rest | (g.before if len(g.loops) > 1 else 0)) & ~checked
+        if len(g.loops) > 1:
+            rest |= g.before >> least << least
+        rest &= ~checked
     return False
 
 
-def _merge(a: Group, b: Group, of: dict[int, Group]) -> None:
-    """Make two groups one."""
+def _merge(a: Group, b: Group, of: dict[int, Group]) -> int:
+    """Make two groups one; the items from its first to its last."""
     first, second = (a, b) if a.first < b.first else (b, a)
     new = Group(
         [*first.loops, *second.loops], a.items | b.items, (a.before | b.before) & ~(a.items | b.items), first.first,
         max(a.last, b.last), None, {**a.reads, **b.reads}, {**a.writes, **b.writes},
     )  # fmt: skip
-    for i in [i for i, g in of.items() if g is a or g is b]:
-        of[i] = new
+    rest = new.items
+    while rest:
+        of[rest.bit_length() - 1] = new
+        rest ^= 1 << (rest.bit_length() - 1)
+    return new.last - new.first
 
 
 def _sorted(groups: Sequence[Group], of: Mapping[int, Group]) -> list[Group]:
