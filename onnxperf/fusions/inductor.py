@@ -150,9 +150,13 @@ def batch_norm(m: Memory, o: Operator) -> None:
 
 def norm(m: Memory, o: Operator) -> None:
     """Mean and variance of rows, then each element by them."""
+    by_channel = o.type in ("GroupNormalization", "InstanceNormalization")
+    if by_channel and o.present[0].rank < 2:  # PyTorch refuses it
+        call(m, o)
+        return
     x, parameters = m.widened(o), [m.at(t) for t in o.present[1:3]]
     names = ("#scale",) if o.type == "RMSNormalization" else ("#mean", "#scale")
-    column = (x.shape[1], *(1 for _ in x.shape[2:]))
+    column = (*x.shape[1:2], *(1 for _ in x.shape[2:]))
     if o.type == "GroupNormalization":
         images, groups = x.shape[0], o.attrs.get("num_groups", 1)
         rows = x.reshaped((images, groups, prod(x.shape[1:]) // max(groups, 1)))
@@ -161,7 +165,7 @@ def norm(m: Memory, o: Operator) -> None:
     else:
         axis = 2 if o.type == "InstanceNormalization" else o.attrs.get("axis", -1) % len(x.shape)
         stats = m.statistics(o, x, range(axis, len(x.shape)), names)
-    if o.type in ("GroupNormalization", "InstanceNormalization"):
+    if by_channel:
         parameters = [p.reshaped((1, *column)) for p in parameters]
     _spread(m, o, [x, *stats, *parameters])
 
@@ -194,7 +198,8 @@ def _reduced(o: Operator, rank: int) -> list[int]:
     if o.type.startswith("Arg"):
         return [o.attrs.get("axis", 0) % max(rank, 1)]
     axes = o.attrs.get("axes") or value(o, 1)
-    return sorted({int(a) % rank for a in axes}) if axes else list(range(rank))
+    everything = [] if o.attrs.get("noop_with_empty_axes") else range(rank)
+    return sorted({int(a) % rank for a in axes} if axes else everything)
 
 
 def _again(x: View, times: int, salt: object = 0) -> list[Read]:
@@ -270,11 +275,14 @@ def _read_again(m: Memory, o: Operator, t: Tensor) -> bool:
 
 def only_elementwise(m: Memory, t: Tensor) -> bool:
     """Whether elementwise operators alone read a tensor, through whatever views."""
-    among = ELEMENTWISE | {"BatchNormalization", "Concat", "Pad"}
-    return t.name not in m.graph.output_names and all(
-        o.type in among or (o.type in VIEWS and all(only_elementwise(m, out) for out in o.outputs))
-        for o in m.readers[t.name]
-    )
+    among, waiting = ELEMENTWISE | {"BatchNormalization", "Concat", "Pad"}, [t.name]
+    while waiting:
+        name = waiting.pop()
+        readers = m.readers[name]
+        if name in m.graph.output_names or any(o.type not in among | VIEWS for o in readers):
+            return False
+        waiting += [out.name for o in readers if o.type not in among for out in o.outputs]
+    return True
 
 
 # Views
@@ -311,7 +319,7 @@ def split(m: Memory, o: Operator) -> None:
 
 
 def cut(m: Memory, o: Operator) -> None:
-    """From a start on, in steps, along some axes."""
+    """From a start on, in steps, along some axes; backwards it is computed."""
     x = m.at(o.present[0])
     starts, steps = [0] * len(x.shape), [1] * len(x.shape)
     firsts, step_of = value(o, 1), value(o, 4)
@@ -319,7 +327,10 @@ def cut(m: Memory, o: Operator) -> None:
         size, first = x.shape[axis], int(firsts[i])
         starts[axis] = min(max(first + size if first < 0 else first, 0), max(size - 1, 0))
         steps[axis] = int(step_of[i]) if step_of else 1
-    m.put(o.out, x.by("slice", o.out.shape, (*starts, *steps)))
+    if min(steps, default=1) < 0:  # flip: PyTorch has no view that goes backwards
+        m.computed(o, [x], _again(x, 1, o.name), 1, 1)
+    else:
+        m.put(o.out, x.by("slice", o.out.shape, (*starts, *steps)))
 
 
 def shuffle(m: Memory, o: Operator) -> None:

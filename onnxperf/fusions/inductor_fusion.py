@@ -88,7 +88,7 @@ def _round(groups: Sequence[Group], of: dict[int, Group], turned: bool) -> bool:
     sharing: dict[str, list[Group]] = defaultdict(list)
     for g in groups:
         if g.call is None:
-            for buffer in {b for b, _ in (*g.reads, *g.writes)}:
+            for buffer in dict.fromkeys(b for b, _ in (*g.reads, *g.writes)):
                 sharing[buffer].append(g)
     pairs: dict[tuple[int, int], tuple[bool, int, int]] = {}
     for near in sharing.values():

@@ -164,6 +164,8 @@ def _moved(m: Move, shape: Shape, strides: Strides, offset: int) -> tuple[Stride
         return tuple(strides[i] for i in m.detail), offset
     if m.kind == "expand":
         missing = len(m.shape) - len(shape)
+        if missing < 0:  # of an operator whose result the model declares with fewer axes than its operand has
+            return None, offset
         sizes, walk = (1,) * missing + shape, (0,) * missing + strides
         return tuple(0 if d == 1 and e != 1 else s for d, e, s in zip(sizes, m.shape, walk, strict=True)), offset
     if m.kind == "slice":

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 
 import onnxperf
 from onnxperf import Error, predict
@@ -89,6 +90,41 @@ def test_a_pool_reads_memory_and_a_large_one_is_a_library_s(compiled: Callable[.
 def test_joined_tensors_are_one_kernel_where_none_lies_in_place(compiled: Callable[..., list[tuple[str, str]]]) -> None:
     text = "(float[4,8] x, float[4,8] z) => (float[4,16] y) {a = Relu(x) b = Tanh(z) y = Concat<axis=1>(a,b)}"
     assert compiled(text) == [("triton_poi", "cat_relu_tanh")]
+
+
+@pytest.mark.parametrize("text, weights, kernels", [
+    ("(float[8] x) => (float[8] y) {y = LayerNormalization(x,s)}", {"s": (8,)}, [("triton_per", "native_layer_norm")]),
+    (
+        "(float[4,64] x) => (float[4,64] y) {y = Slice(x,start,end,axis,step)}",
+        {"start": np.array([-1]), "end": np.array([-99]), "axis": np.array([1]), "step": np.array([-1])},
+        [("triton_poi", "slice")],
+    ),
+    (
+        "(float[4,64] x) => (float[4,64] y) {r = ReduceSum<noop_with_empty_axes=1>(x) y = Relu(r)}", {},
+        [("triton_poi", "relu")],
+    ),
+])  # fmt: skip
+def test_special_cases_of_operators(
+    compiled: Callable[..., list[tuple[str, str]]], text: str, weights: dict[str, object],
+    kernels: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    """A norm of one axis; a slice backwards is a copy, as PyTorch has no such view; a sum along no axes is a view."""
+    assert compiled(text, **weights) == kernels
+
+
+def test_a_long_chain_of_views_behind_a_product(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    views = " ".join(f"t{i + 1} = Transpose(t{i})" for i in range(2000))
+    text = f"(float[64,64] x) => (float[64,64] y) {{t0 = Gemm(x,w,b) {views} y = Relu(t2000)}}"
+    assert compiled(text, w=(64, 64), b=(64,)) == [("Gemm", ""), ("triton_poi", "add_relu")]
+
+
+def test_a_result_with_fewer_axes_than_its_operand_is_predicted() -> None:
+    """As a file may declare that of an operator whose shapes ONNX does not infer."""
+    nodes = [helper.make_node("Affine", ["x"], ["y"])]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [3, 4, 5]), ("y", [5]))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    (kernel,) = predict(helper.make_model(graph).SerializeToString(), gpu="l4", runtime="torch-compile").kernels
+    assert kernel.nodes == ("Affine_0",)
 
 
 def test_weights_are_cast_in_every_run(run: Run, make: Make) -> None:
