@@ -56,6 +56,14 @@ def test_a_tensor_of_too_many_dimensions_is_refused() -> None:
         onnxperf.predict(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), gpu="l4")
 
 
+def test_an_operator_newer_than_its_opset_may_have_no_inputs() -> None:
+    x, y = (helper.make_tensor_value_info(n, 1, [3]) for n in "xy")
+    nodes = [helper.make_node("NonZero", [""], ["q"]), helper.make_node("Relu", ["x"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 8)])
+    (kernel,) = onnxperf.predict(model.SerializeToString(), gpu="l4", runtime="torch-compile").kernels
+    assert kernel.nodes == ("Relu_1",)
+
+
 def test_an_ir_version_that_nobody_knows_is_refused() -> None:
     x, y = (helper.make_tensor_value_info(n, 1, [1]) for n in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])

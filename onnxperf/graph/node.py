@@ -200,8 +200,9 @@ def _session_types(state: State, n: _Node) -> Mapping[str, TypeProto] | None:
     if not lost and not in_runs and all(map(is_static, tensors)):
         return None
     if n.schema is None:  # ONNX Runtime's own operators mostly keep the shape of their first input
-        same = tensor_type(tensors[0].dtype, known_dims(tensors[0]))
-        return None if is_static(tensors[0]) else dict.fromkeys(n.proto.output[:1], same)
+        if not tensors or is_static(tensors[0]):
+            return None
+        return dict.fromkeys(n.proto.output[:1], tensor_type(tensors[0].dtype, known_dims(tensors[0])))
     read = {i: state.tensors[i] for i in (*n.proto.input, *state.captures.names(n.proto)) if i}
     types = {i: state.types[i] if is_static(t) else tensor_type(t.dtype, known_dims(t)) for i, t in read.items()}
     stored = (i for i, t in read.items() if t.stored and i in state.values)
