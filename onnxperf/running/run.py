@@ -168,9 +168,9 @@ class Run:
         return self.runtime.unmeasured(self.run_graph)
 
     def kind(self, j: int) -> str:
-        """Runs that err alike beside their kernels: of one runtime, training steps apart, and those most of whose products
-        run on tensor cores. These are other kernels, that other rows tell of, and the runtime chooses among them by
-        layer.
+        """Runs that err alike beside their kernels: of one runtime, training steps apart, and those most of whose
+        products run on tensor cores. These are other kernels, that other rows tell of, and the runtime chooses among
+        them by layer.
         """
         flops = self.kept(_flops_by_pipe, self.kernels)
         on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
