@@ -263,7 +263,7 @@ def concat(m: Memory, o: Operator) -> None:
         m.seen[part.name] = View(box, part.shape)
         written.append(part)
         start += v.shape[axis]
-    m.items.append(Operator(o.name, "Concat", tuple(written), (o.out,), o.attrs, 0, (), "free"))
+    m.items.append(Operator(o.name, "Concat", tuple(written), (o.out,), o.attrs, 0, o.nodes, "free"))
     m.lies(o.out, whole)
 
 
@@ -457,8 +457,9 @@ def _output(m: Memory, t: Tensor) -> None:
     if t.name not in m.seen:
         return
     read = m.as_read(t, None, _anyhow)
-    if read.name != t.name:
-        m.items.append(Operator(f"{t.name}#view", "Identity", (read,), (t,), {}, 0, (), "free"))
+    maker = m.graph.made_by(t)
+    if read.name != t.name and maker is not None:
+        m.items.append(Operator(f"{t.name}#view", "Identity", (read,), (t,), {}, 0, maker.nodes, "free"))
 
 
 def _each(
