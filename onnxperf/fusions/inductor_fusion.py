@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from onnxperf.fusions.inductor_loops import Key, Loop
 from op_models import BITS, Operator, Tensor
 
-MOST_LOOPS, MOST_DISTANCE, LEAST_SHARED, ROUNDS = 64, 64, 10, 10  # config.max_fusion_size, ..., of a kernel
+#: Loops of a kernel (config.max_fusion_size), items between two groups that fuse, bytes that loops have to share where
+#: neither reads the other (config.score_fusion_memory_threshold), and how often all pairs are tried.
+MOST_LOOPS, MOST_DISTANCE, LEAST_SHARED, ROUNDS = 64, 64, 10, 10
 
 
 @dataclass(slots=True)

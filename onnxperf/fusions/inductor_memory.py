@@ -50,8 +50,8 @@ class Memory:
     """The loops and calls of libraries so far, and where each tensor is.
 
     all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. adds_in_half: see
-    `inductor`. in_loops: the types
-    of operators that are no library's; twice: of those whose decomposition reads their first input twice.
+    `inductor`. in_loops: the types of operators that are no library's; twice: of those whose decomposition reads their
+    first input twice.
     """
 
     graph: Graph

@@ -34,14 +34,10 @@ def copied(graph: Graph, products: frozenset[str], elementwise: frozenset[str]) 
 
 
 class _Copies:
-    """A graph with the readers of each tensor and the tensors that are images, by name."""
+    """A graph, and by name the tensors of it that are images."""
 
     def __init__(self, graph: Graph, products: frozenset[str], elementwise: frozenset[str]):
         self.graph, self.products, self.elementwise = graph, products, elementwise
-        self.readers: dict[str, list[Operator]] = {}
-        for o in graph.operators:
-            for t in o.present:
-                self.readers.setdefault(t.name, []).append(o)
         self.placed: set[str] = set()  # tensors that kernels write into a Concat's result
         self.images: set[str] = set()  # tensors that kernels of images write, channels last
         for o in graph.operators:
@@ -71,8 +67,9 @@ class _Copies:
     def _split(self, o: Operator) -> Iterator[Operator]:
         fed = self.graph.made_by(o.present[0]) is None  # no kernel writes it, and so none its parts
         outputs = self.graph.output_names if fed else frozenset[str]()
+        readers = self.graph.readers
         parts = {t.name: replace(t, name=f"{t.name}#part") for t in o.outputs
-                 if t.name in outputs or any(self._by_itself(r, t) for r in self.readers.get(t.name, ()))}  # fmt: skip
+                 if t.name in outputs or any(self._by_itself(r, t) for r in readers.get(t.name, ()))}  # fmt: skip
         yield replace(o, outputs=tuple(parts.get(t.name, t) for t in o.outputs), place="free")
         for t in (t for t in o.outputs if t.name in parts):
             yield self._copy(o, parts[t.name], t)
@@ -82,7 +79,7 @@ class _Copies:
         if t.stored or t.rank != 4 or t.shape[2] * t.shape[3] == 1 or t.dtype == "float32":
             return False
         if o.type in VIEWS:
-            readers = {r.type for r in self.readers.get(o.out.name, ())}
+            readers = {r.type for r in self.graph.readers.get(o.out.name, ())}
             moved = bool(readers) and readers <= {"Concat", "Transpose"}  # these write in the new order themselves
             return t.name in self.images and not moved
         maker = self.graph.made_by(t)
@@ -101,7 +98,7 @@ class _Copies:
 
     def _in_place(self, t: Tensor, concat: Operator) -> bool:
         """Whether an operand's kernel writes it into the result of a Concat."""
-        maker, readers = self.graph.made_by(t), self.readers[t.name]
+        maker, readers = self.graph.made_by(t), self.graph.readers[t.name]
         if maker is None or t.name in self.placed or t.name in self.graph.output_names:
             return False
         shared = maker.type in self.elementwise | self.products | {"Concat"}

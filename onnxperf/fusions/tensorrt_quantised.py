@@ -105,10 +105,7 @@ class _Network:
         self.calibrated = any(o.attrs.get(CALIBRATED) for o in graph.operators if o.type == Q)
         self.elementwise = elementwise
         self.quantising = COMMUTING | (elementwise | frozenset(POOLS) if self.calibrated else frozenset())
-        self.readers: dict[str, list[Operator]] = {}
-        for o in graph.operators:
-            for t in o.present:
-                self.readers.setdefault(t.name, []).append(o)
+        self.readers = graph.readers
         self.makers = {t.name: o for o in graph.operators for t in o.outputs}
         quantised = [o for o in graph.operators if o.type == DQ]
         self.dequantising = {o.out.name: o for o in quantised}
@@ -235,19 +232,15 @@ def unfused(graph: Graph, products: frozenset[str]) -> Iterator[Note]:
     """A note for each reason for which Q and DQ of a file don't become part of the kernels beside them, with what fixes
     it. Those of the network's inputs and outputs are needed and have none; products: types of operators.
     """
-    readers: dict[str, list[Operator]] = {}
-    for o in graph.operators:
-        for t in o.present:
-            readers.setdefault(t.name, []).append(o)
     left: dict[str, list[Operator]] = {}
     for o in graph.operators:
-        if why := _why_left(graph, o, readers, products):
+        if why := _why_left(graph, o, graph.readers, products):
             left.setdefault(why, []).append(o)
     for why, (remedy, reason) in REMEDIES.items():
         if operators := left.get(why):
-            behind = [r for o in operators for r in readers.get(o.out.name, [])]
+            behind = [r for o in operators for r in graph.readers.get(o.out.name, [])]
             if why in ("residual", "readers"):  # what reads or adds a tensor in half precision
-                behind += [r for o in operators for r in readers[o.present[0].name] if r.type != Q]
+                behind += [r for o in operators for r in graph.readers[o.present[0].name] if r.type != Q]
                 behind += [m for o in operators if (m := graph.made_by(o.present[0])) is not None and len(m.inputs) > 3]
             nodes = tuple(dict.fromkeys(n for o in (*operators, *behind) for n in o.nodes))
             yield Note(UNFUSED, f"{remedy}: {counted(len(operators), 'Q/DQ pair')} not fused, as {reason}", nodes)

@@ -69,6 +69,15 @@ class Graph:
         """Names of the graph's outputs."""
         return frozenset(t.name for t in self.outputs)
 
+    @cached_property
+    def readers(self) -> dict[str, list[Operator]]:
+        """By the name of a tensor the operators that read it, as often as they do."""
+        readers: dict[str, list[Operator]] = {}
+        for o in self.operators:
+            for t in o.present:
+                readers.setdefault(t.name, []).append(o)
+        return readers
+
     def made_by(self, tensor: Tensor | None) -> Operator | None:
         """The operator that writes `tensor`; None for inputs, weights and constants."""
         return self._makers.get(tensor.name) if tensor is not None else None

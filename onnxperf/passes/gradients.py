@@ -365,6 +365,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Resize", "Upsample"), resize), **dict.fromkeys(("GRU", "LSTM", "RNN"), recurrent),
     "Attention": attention, "Cast": cast, "Concat": concatenation, "Div": division, "Einsum": einsum,
     "Exp": exponential, "Expand": expand, "Neg": negation, "Pow": power, "ReduceL2": norm, "ScatterElements": placed,
-    "Split": split,
-    "TopK": chosen, "Transpose": transpose, "torch::roll": roll, "torch::batch_norm_training": normalisation,
+    "Split": split, "TopK": chosen, "Transpose": transpose, "torch::batch_norm_training": normalisation,
+    "torch::roll": roll,
 }  # fmt: skip

@@ -20,13 +20,8 @@ from op_models import BITS, IN_PLACE, Operator, Tensor
 
 #: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
 ACCUMULATOR = "com.microsoft::InPlaceAccumulatorV2"
-STATES = {
-    "adam": 2,
-    "sgd": 0,
-    "momentum": 1,
-    "nesterov": 1,
-    "none": 0,
-}  # tensors that the optimiser keeps of each parameter
+#: Tensors that the optimiser keeps of each parameter.
+STATES = {"adam": 2, "sgd": 0, "momentum": 1, "nesterov": 1, "none": 0}
 #: Of one launch of a kernel over lists of tensors: 320 blocks of 65,536 elements, in PyTorch
 #: (ATen/native/cuda/MultiTensorApply.cuh) as in ONNX Runtime (providers/cuda/multi_tensor/common.cuh).
 FOREACH_ELEMENTS = 320 * 65_536
@@ -53,8 +48,8 @@ class Autograd:
     operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
     first; keeps: gradients stay from step to step and are set to zero before each, so that those of its first batch are
     added to them as well; lists: the optimiser works on lists of parameters, else on one after the other; at_once: see
-    `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is
-    done; describe: the framework's name.
+    `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is done; describe: the
+    framework's name.
     """
 
     describe: str

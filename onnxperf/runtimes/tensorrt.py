@@ -245,15 +245,12 @@ def _siblings_since_72(graph: Graph) -> Graph:
 
 def _siblings_before_activations(graph: Graph) -> Graph:
     """The same of convolutions with one tap before other activations, each of which then is a kernel by itself."""
-    readers: dict[str, list[str]] = {}
-    for o in graph.operators:
-        for t in o.present:
-            readers.setdefault(t.name, []).append(o.type)
-    return _siblings(graph, lambda o: o.type == "Conv" and _has_one_tap(o) and _apart(readers.get(o.out.name, [])))
 
+    def apart(o: Operator) -> bool:
+        readers = [r.type for r in graph.readers.get(o.out.name, ())]
+        return len(readers) == 1 and readers[0] in ACTIVATIONS and readers[0] not in CLAMPS
 
-def _apart(readers: list[str]) -> bool:
-    return len(readers) == 1 and readers[0] in ACTIVATIONS and readers[0] not in CLAMPS
+    return _siblings(graph, lambda o: o.type == "Conv" and _has_one_tap(o) and apart(o))
 
 
 def _has_one_tap(o: Operator) -> bool:
@@ -286,10 +283,7 @@ def _strided(graph: Graph) -> Graph:
     One of the two last axes has to lie contiguous. Kernel lists of engines have none between such products, but where
     it is part of an elementwise kernel.
     """
-    readers: dict[str, list[Operator]] = {}
-    for o in graph.operators:
-        for t in o.present:
-            readers.setdefault(t.name, []).append(o)
+    readers = graph.readers
 
     def is_strided(o: Operator) -> bool:
         perm = o.attrs.get("perm", ())

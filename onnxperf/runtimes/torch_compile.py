@@ -17,9 +17,9 @@ from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.lowering.releases import Releases
-from onnxperf.lowering.runtime import HostCosts, Policy, Runtime, StartCosts
+from onnxperf.lowering.runtime import HostCosts, Runtime
 from onnxperf.passes.autocast import autocast
-from onnxperf.runtimes.torch_eager import NEWEST, refused
+from onnxperf.runtimes.torch_eager import EAGER, NEWEST, POLICY, refused
 from op_models import Operator, Tensor
 
 #: Elements of a row that a block keeps in registers, where they lie next to each other and where not
@@ -110,7 +110,7 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         name="torch-compile",
         rules={DISABLED: since(OLDEST, *(r for r in torch_calls.RULES[DISABLED] if not r.until), written_out)},
         place=partial(place, last=last, tuned=tuned),
-        policy=Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments"),
+        policy=POLICY,
         host=HostCosts(
             run_s=40e-6, walk_s=0.0, node_s=2e-6, launch_s=5e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
             replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed",
@@ -121,10 +121,9 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         refused=refused,
         releases=Releases({OLDEST: MOST}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
         unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
-        start=StartCosts(
-            library_s=(1.0, 8.0), build_s=(0.1, 2.0), build="Triton compiles them", cached_s=(0.01, 0.1),
+        start=replace(
+            EAGER.start, build_s=(0.1, 2.0), build="Triton compiles them", cached_s=(0.01, 0.1),
             cache="Inductor's cache on disk", builder_s=(2.0, 20.0), per_shape="after a second size of an axis, none",
-            search="cuDNN's heuristics choose, as torch.backends.cudnn.benchmark is off", searched_once=True,
         ),
     )  # fmt: skip
 

@@ -258,7 +258,7 @@ def test_an_engine_packs_the_channels_of_an_8_bit_image() -> None:
 def test_an_engine_gathers_several_taps_before_ampere_at_a_share_of_the_rate() -> None:
     """As DeepBench's rows show of libraries: a layer of 3 x 3 taps is slower than one tap of as many FLOPs."""
     one, nine = (
-        replace(w, size=w.size._replace(planned=True, timed=True))  # type: ignore[union-attr]
+        of(w, planned=True, timed=True)
         for w in (half(32, 9 * 256, 512, (28, 28), (1, 1), last=True), half(32, 256, 512, (28, 28), (3, 3), last=True))
     )
     assert one.matrix_flops == nine.matrix_flops
@@ -270,7 +270,7 @@ def test_an_engine_gathers_several_taps_before_ampere_at_a_share_of_the_rate() -
 def test_an_engines_convolution_takes_more_energy_than_a_product() -> None:
     """Which on a card of 70 W is time."""
     w = half(128, 256, 256, (28, 28), (3, 3), last=True)
-    engine = replace(w, size=w.size._replace(planned=True, timed=True))  # type: ignore[union-attr]
+    engine = of(w, planned=True, timed=True)
     plain = shipped().having({"tensor_convolution.engine.energy": 1.0})
     slower, usual = (alone([engine], [T4], c).seconds[0, 0] for c in (shipped(), plain))
     assert alone([engine], [T4], shipped(), False).seconds[0, 0] < usual < slower < 1.2 * usual

@@ -17,7 +17,7 @@ from onnxperf.graph import Graph, load
 from onnxperf.lowering.lower import lower
 from onnxperf.passes.precision import precision
 from onnxperf.runtimes import RUNTIMES, of_version, run_graph
-from op_models import Operator, work_of
+from op_models import Conv, Operator, work_of
 from tests.zoo import PLAIN, SAMPLES, sizes
 
 TENSORRT = RUNTIMES["tensorrt"]
@@ -589,6 +589,7 @@ def test_an_engine_in_fp16_takes_and_gives_float32_until_71(make: Callable[..., 
     assert [t.dtype for t in today.inputs] == ["float16"]
     assert [o.type for o in then.operators] == ["Cast", "Conv", "Cast"]
     assert [t.dtype for t in (*then.inputs, *then.outputs)] == ["float32", "float32"]
-    assert lower(then, of_version(TENSORRT, "7.1")).rows[1].work.size.planned  # type: ignore[union-attr]
+    size = lower(then, of_version(TENSORRT, "7.1")).rows[1].work.size
+    assert isinstance(size, Conv) and size.planned
     single = run_graph(load(make(CONV + "{y=Conv(x,w)}", W)), of_version(TENSORRT, "7.1"))
     assert [o.type for o in single.operators] == ["Conv"]

@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ Make, Run = Callable[..., ModelProto], Callable[..., Graph]
 #: 4090, under FP16 autocast at batch 8: of each kernel whether it reduces, and the bytes of the buffers that it writes.
 FOLDER = Path(__file__).with_name("inductor")
 KERNELS = FOLDER / "kernels.json.gz"
-CONV = "(float[2,64,8,8] x, float[64,64,3,3] w) => (float[2,64,8,8] y) {"
 
 
 def kernels(graph: Graph) -> list[tuple[str, str]]:
@@ -74,10 +72,10 @@ def test_a_residual_stream_is_kept_when_it_has_read_five_buffers(run: Run) -> No
     assert {"n1", "n2", "n3", "n4"} <= {*written} and "s3" not in written
 
 
-def test_a_view_of_half_precision_is_arithmetic_on_addresses(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+def test_a_view_is_arithmetic_on_addresses(compiled: Callable[..., list[tuple[str, str]]]) -> None:
     text = """(float[4,16,32] x) => (float[4,32,16] y)
               {t = Transpose<perm=[0,2,1]>(x) s = Sigmoid(t) y = Mul(s,t)}"""
-    assert compiled(text) == [("triton_poi", "mul_sigmoid")] or compiled(text) == [("triton_poi", "silu")]
+    assert compiled(text) == [("triton_poi", "silu")]
 
 
 def test_a_pool_reads_memory_and_a_large_one_is_a_library_s(compiled: Callable[..., list[tuple[str, str]]]) -> None:
@@ -176,7 +174,7 @@ def test_why_loops_stay_apart_is_said(make: Make) -> None:
     assert any("a reduction reads the result of another one" in n for n in notes)
 
 
-def test_an_eager_model_is_slower_and_every_node_is_in_a_kernel() -> None:
+def test_an_eager_model_is_slower_and_has_more_kernels() -> None:
     path = SAMPLE / "timm" / "seresnet33ts@256.onnx.gz"
     graph = load(gzip.decompress(path.read_bytes()), batch=32)
     eager, fused = (predict(graph, gpu="l4", runtime=r, precision="amp") for r in ("torch-eager", "torch-compile"))
@@ -185,18 +183,20 @@ def test_an_eager_model_is_slower_and_every_node_is_in_a_kernel() -> None:
 
 @pytest.mark.slow
 def test_kernels_are_those_of_inductor_s_code() -> None:
-    """Of each model, how many kernels write what a kernel of Inductor writes: all in most, nine of ten in all."""
+    """Kernels that write what a kernel of Inductor writes: nine of ten of all; of three quarters of the models nine of
+    ten and more, of two fifths all.
+    """
     alike, listed, shares = 0, 0, {}
     for name, of_inductor in json.loads(gzip.decompress(KERNELS.read_bytes())).items():
         graph = load(gzip.decompress((FOLDER / f"{name}.onnx.gz").read_bytes()), batch=8)
-        ours = Counter(
+        predicted = Counter(
             ("poi" if o.type.endswith("poi") else "red", *sorted(t.bytes for t in o.outputs))
             for o in run_graph(graph, COMPILE, amp=True).operators
             if o.type.startswith("torch::triton")
         )
-        theirs = Counter(tuple(kernel) for kernel in of_inductor)
-        alike, listed = alike + (ours & theirs).total(), listed + max(ours.total(), theirs.total())
-        shares[name] = (ours & theirs).total() / max(ours.total(), theirs.total())
+        inductor = Counter(tuple(kernel) for kernel in of_inductor)
+        both, most = (predicted & inductor).total(), max(predicted.total(), inductor.total())
+        alike, listed, shares[name] = alike + both, listed + most, both / most
     assert len(shares) >= 40 and alike >= 0.9 * listed, shares
     assert sum(share >= 0.9 for share in shares.values()) >= 0.75 * len(shares), shares
     assert sum(share == 1 for share in shares.values()) >= 0.4 * len(shares), shares
@@ -207,4 +207,4 @@ def test_a_module_is_predicted_from_python() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).eval()
     p = onnxperf.predict(module, torch.zeros(8, 64), runtime="torch-compile", gpu="l4")
     assert [k.op for k in p.kernels].count("Gemm") == 2 and any(k.op == "torch::triton_poi" for k in p.kernels)
-    assert replace(p.scenario).runtime == "torch-compile"
+    assert p.scenario.runtime == "torch-compile"

@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
+from onnxperf.ground.names import LAYOUTS
 from onnxperf.lab.datasets.dataset import Dataset, Models
 from onnxperf.lab.datasets.reading import SAMPLE, Record, card, number, read, refusal, sizes
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun, graph_file
@@ -62,7 +66,7 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Runs of eager PyTorch in the table of `folder` whose graph is there or ships, and how many rows are not taken, by
     reason.
     """
-    return _runs(folder, list(read(folder / FILE, COLUMNS)), "eager")
+    return _runs(folder, read(folder / FILE, COLUMNS), _of_eager)
 
 
 def compiled(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
@@ -75,56 +79,60 @@ def compiled(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
             others += 1
         else:
             alike.append(r)
-    runs, why = _runs(folder, alike, "inductor")
+    runs, why = _runs(folder, alike, _of_inductor)
     return runs, {**why, **({"the model had other parameters": others} if others else {})}
-
-
-def _runs(folder: Path, records: list[Record], compile: str) -> tuple[list[MeasuredRun], dict[str, int]]:
-    """The runs of one way to run them."""
-    runs: list[MeasuredRun] = []
-    why = Counter[str]()
-    for r in records:
-        gpu, size, seconds = card(r["gpu"]), sizes(r, "batch", "img"), number(r, "latency_ms") / 1e3
-        graph = graph_file(folder, f"{named(r)}.onnx.gz")
-        if (r["dtype"], r["compile"]) != ("amp", compile) or r["layout"] not in ("nchw", "nhwc"):
-            why["another precision, layout or runtime"] += 1
-        elif graph is None:
-            why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
-        elif reason := refusal(gpu, size, seconds):
-            why[reason] += 1
-        elif gpu and size:
-            runtime, release = ("torch-compile", r["torch"]) if compile == "inductor" else ("torch-eager", None)
-            run = MeasuredRun(
-                gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", version=r["torch"],
-                file=graph, layout=r["layout"], fast_norms=True, family=part(r["model"]), runtime=runtime,
-                ort_version=release,
-            )  # fmt: skip
-            runs.append(run)
-    return runs, dict(why)
 
 
 def steps(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
     """Training steps in the table of `folder` whose graph is there or ships, and how many rows are not taken, by
     reason.
     """
+    return _runs(folder, read(folder / TRAINING, TRAINING_COLUMNS), _of_step)
+
+
+def _of_eager(r: Record) -> dict[str, Any] | None:
+    """What a row says of its run beside card, batch and graph; None for what is not predicted."""
+    alike = (r["dtype"], r["compile"]) == ("amp", "eager")
+    return {"version": r["torch"], "fast_norms": True} if alike else None
+
+
+def _of_inductor(r: Record) -> dict[str, Any] | None:
+    alike = (r["dtype"], r["compile"]) == ("amp", "inductor")
+    terms = {"version": r["torch"], "ort_version": r["torch"], "runtime": "torch-compile", "fast_norms": True}
+    return terms if alike else None
+
+
+def _of_step(r: Record) -> dict[str, Any] | None:
+    version = TRAINED_WITH.get(r["version"])
+    if r["precision"] != "amp" or version is None:
+        return None
+    return {
+        "model": f"{named(r)}, training", "version": version, "ort_version": version, "part": STEP,
+        "optimizer": "nesterov",
+    }  # fmt: skip
+
+
+def _runs(
+    folder: Path, records: Iterable[Record], terms_of: Callable[[Record], dict[str, Any] | None]
+) -> tuple[list[MeasuredRun], dict[str, int]]:
+    """The runs of one table."""
     runs: list[MeasuredRun] = []
     why = Counter[str]()
-    for r in read(folder / TRAINING, TRAINING_COLUMNS):
-        gpu, size, seconds = card(r["gpu"]), sizes(r, "batch"), number(r, "latency_ms") / 1e3
-        graph, version = graph_file(folder, f"{named(r)}.onnx.gz"), TRAINED_WITH.get(r["version"])
-        if r["precision"] != "amp" or r["layout"] not in ("nchw", "nhwc") or version is None:
-            why["another precision, layout or release"] += 1
+    for r in records:
+        gpu, size, seconds, terms = card(r["gpu"]), sizes(r, "batch"), number(r, "latency_ms") / 1e3, terms_of(r)
+        graph = graph_file(folder, f"{named(r)}.onnx.gz")
+        if terms is None or r["layout"] not in LAYOUTS:
+            why["another precision, layout, runtime or release"] += 1
         elif graph is None:
             why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
         elif reason := refusal(gpu, size, seconds):
             why[reason] += 1
         elif gpu and size:
             run = MeasuredRun(
-                gpu, f"{named(r)}, training", {"batch": size[0]}, seconds, precision="amp", source="timm",
-                version=version, ort_version=version, file=graph, layout=r["layout"], family=part(r["model"]),
-                part=STEP, optimizer="nesterov",
+                gpu, named(r), {"batch": size[0]}, seconds, precision="amp", source="timm", file=graph,
+                layout=r["layout"], family=part(r["model"]),
             )  # fmt: skip
-            runs.append(run)
+            runs.append(replace(run, **terms))
     return runs, dict(why)
 
 
