@@ -60,7 +60,7 @@ def test_a_row_is_a_run_under_autocast(folder: Path) -> None:
 def test_other_rows_are_counted_by_reason(folder: Path) -> None:
     bad = {
         "its graph is not there: python -m onnxperf.export.from_timm": {"model": "nobody_knows"},
-        "another precision, layout, runtime or release": {"compile": "dynamo"},
+        "another precision, layout or runtime": {"compile": "dynamo"},
         "unknown card": {"gpu": "Voodoo 2"},
         "no positive time": {"latency_ms": "-1"},
         "no such shape": {"batch": "half"},
@@ -83,7 +83,7 @@ def test_a_row_is_a_training_step_under_release_112(folder: Path) -> None:
 def test_other_training_rows_are_counted_by_reason(folder: Path) -> None:
     bad = {
         "its graph is not there: python -m onnxperf.export.from_timm": {"shape": "3x160x160"},
-        "another precision, layout, runtime or release": {"version": "1.13"},
+        "another precision, layout or runtime": {"version": "1.13"},
         "unknown card": {"gpu": "Voodoo 2"},
         "no positive time": {"latency_ms": "-1"},
     }

@@ -122,7 +122,7 @@ def _runs(
         gpu, size, seconds, terms = card(r["gpu"]), sizes(r, "batch"), number(r, "latency_ms") / 1e3, terms_of(r)
         graph = graph_file(folder, f"{named(r)}.onnx.gz")
         if terms is None or r["layout"] not in LAYOUTS:
-            why["another precision, layout, runtime or release"] += 1
+            why["another precision, layout or runtime"] += 1
         elif graph is None:
             why["its graph is not there: python -m onnxperf.export.from_timm"] += 1
         elif reason := refusal(gpu, size, seconds):
