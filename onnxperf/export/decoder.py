@@ -6,25 +6,28 @@ queries and keys by tables, and reads one product for both and for values; a nor
 products; logits of every position unless the head is pruned; where weights have 4 or 8 bits, MatMulNBits in symmetric
 blocks of 32, for the head as well, but not for the embedding. Unlike it, norms of queries and keys stand before the
 attention, not in it, and gemma-2's norms compute in the graph's type, without casts. Experts, which the builder writes
-for other families, are MoE and QMoE with gate and up in one weight, as it does there. It has no builder for DeepSeek's
-latent attention, whose prompt is a graph of its own: see decoder_latent.
+for other families, are MoE and QMoE with gate and up in one weight, as it does there. Families that it has no builder
+for are written by the same rules. With DeepSeek's latent attention the prompt has a graph of its own: see
+decoder_latent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from onnxperf.export.decoder_config import DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
-from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Writer
+from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Read, Writer
 from onnxperf.ground.errors import UsageError
 
 OPSET, WITH_SCATTER = 21, 24
 BITS = {"int4": 4, "int8": 8}
 Dim = int | str
+Part = Callable[..., str]  # of what it reads, x
 
 
 def decoder(
@@ -44,30 +47,68 @@ def decoder(
         of = " with latent attention" if config.latent else ""
         raise UsageError(f"a cache of {cache!r:.60} is not known{of}: it is {' or '.join(offered)}")
     w, c = Writer(dtype, BITS[weights] if weights else 0, cache), config
-    attend = (latent_prompt if begins else latent_step) if c.latent else _attention
-    lengths = () if attend is latent_prompt else _lengths(w)
-    if attend is latent_step:
+    first = begins and c.latent > 0
+    lengths = () if first else _lengths(w)
+    if c.latent and not first:
         tokens_shape(w, c)
-    x = w.node("Gather", "/model/embed_tokens", [w.weight("embed_tokens.weight", c.vocab, c.hidden), "input_ids"])
-    if c.scaled:
-        x = w.node("Mul", "/model/embed_tokens/Mul", [x, w.number("embed_scale", c.hidden**0.5)])
-    tables = tuple(w.weight(f"{t}_cache", c.positions, c.rotated // 2) for t in ("cos", "sin"))
-    residual, pending = x, ""
-    for i in range(c.layers):
+    residual, pending = _embedded(w, c), ""
+    read = Read(lengths, _tables(w, c))
+    mixers = {"attention": _attention, "latent": latent_prompt if first else latent_step}
+    for i, layer in enumerate(c.blocks):
         at = f"/model/layers.{i}"
-        y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
-        pending = attend(w, c, at, i, y, (*lengths, *tables))
-        if c.post_norms:
-            pending, _ = _norm(w, c, f"{at}/post_attention_layernorm", pending)
-        y, residual = _norm(
-            w, c, f"{at}/{'pre_feedforward' if c.post_norms else 'post_attention'}_norm", residual, pending
-        )
-        pending = _experts(w, c, at, y) if c.experts and c.sparse[i] else _mlp(w, c, f"{at}/mlp", y, c.inner)
-        if c.post_norms:
-            pending, _ = _norm(w, c, f"{at}/post_feedforward_layernorm", pending)
-    y, _ = _norm(w, c, "/model/norm", residual, pending, last=True)
+        mixer = partial(mixers[layer.mixer], w, c, f"{at}/attn", i, read=read)
+        mlp = partial(_experts, w, c, at) if layer.mlp == "experts" else partial(_mlp, w, c, f"{at}/mlp", inner=c.inner)
+        residual, pending = _layer(w, c, at, residual, pending, mixer, mlp)
+    y = _norm(w, c, "/model/norm", residual, pending, last=True)[0]
     _head(w, c, y, prune_head)
     return _model(w, c, prune_head, masked=bool(lengths))
+
+
+def _embedded(w: Writer, c: DecoderConfig) -> str:
+    """The embedding of tokens, and of positions where these have one that is added."""
+    x = w.node("Gather", "/model/embed_tokens", [w.weight("embed_tokens.weight", c.vocab, c.hidden), "input_ids"])
+    x = w.times("/model/embed_tokens", x, c.embed_scale)
+    if c.position != "learned":
+        return x
+    table, at = w.weight("embed_positions.weight", c.positions + c.position_offset, c.hidden), "position_ids"
+    if c.position_offset:
+        offset = w.number("position_offset", c.position_offset, TensorProto.INT64)
+        at = w.node("Add", "/model/embed_positions/offset", [at, offset])
+    y = w.node("Gather", "/model/embed_positions", [table, at])
+    return w.node("Add", "/model/embed_positions/Add", [x, y])
+
+
+def _tables(w: Writer, c: DecoderConfig) -> dict[tuple[int, bool], tuple[str, str]]:
+    """Tables of cosines and sines, for each number of rotated elements and kind of layer."""
+    tables = {}
+    for rotated, local in dict.fromkeys((b.rotated, b.local) for b in c.blocks if b.rotated):
+        names = [f"{'local_' if local else ''}{t}_cache" for t in ("cos", "sin")]
+        cos, sin = (w.weight(name, c.positions, rotated // 2) for name in names)
+        tables[rotated, local] = cos, sin
+    return tables
+
+
+def _layer(
+    w: Writer, c: DecoderConfig, at: str, residual: str, pending: str, mixer: Part, mlp: Part
+) -> tuple[str, str]:
+    """The residual stream behind a layer, and what is still to be added to it, as the next norm adds it."""
+    if c.placement.startswith("parallel"):
+        y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
+        z = _norm(w, c, f"{at}/post_attention_norm", residual)[0] if c.placement == "parallel_two" else y
+        return residual, w.node("Add", f"{at}/parallel/Add", [mixer(x=y), mlp(x=z)])
+    second = "pre_feedforward" if c.placement == "both" else "post_attention"
+    for part, before, behind in (
+        (mixer, "input_layernorm", "post_attention_layernorm"), (mlp, f"{second}_norm", "post_feedforward_layernorm")
+    ):  # fmt: skip
+        if c.placement == "post":
+            y = residual = w.node("Add", f"{at}/{before}/Add", [residual, pending]) if pending else residual
+        else:
+            y, residual = _norm(w, c, f"{at}/{before}", residual, pending)
+        pending = part(x=y)
+        if c.placement in ("post", "both"):
+            pending, _ = _norm(w, c, f"{at}/{behind}", pending)
+        pending = w.times(f"{at}/{behind}", pending, c.residual_scale)
+    return residual, pending
 
 
 def _lengths(w: Writer) -> tuple[str, str]:
@@ -81,52 +122,64 @@ def _lengths(w: Writer) -> tuple[str, str]:
 
 
 def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: bool = False) -> tuple[str, str]:
-    """RMS norm of x + skip, and that sum, which is x where there is nothing to add."""
-    if not skip:
-        return w.norm(name, x, c.hidden), x
-    scale = w.weight(f"{name}.weight", c.hidden)
-    outputs = [name] if last else [name, "", "", f"{name}/sum"]
-    y = w.node(f"{MS}::SkipSimplifiedLayerNormalization", name, [x, skip, scale], outputs, epsilon=1e-6)
-    return y, f"{name}/sum"
+    """The norm of x + skip, and that sum, which is x where there is nothing to add."""
+    y = w.norm(name, x, c.hidden, c.epsilon, c.norm, skip)
+    if last and skip:
+        del w.nodes[-1].output[1:]
+    return y, f"{name}/sum" if skip else x
 
 
-def _attention(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
-    """Attention over the cache of a layer; read: lengths, the longest, and the tables of cosines and sines."""
-    at = f"{at}/attn"
-    widths = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
+def _attention(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
+    """Attention over the cache of a layer."""
+    layer, widths = c.blocks[i], {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
     if c.qk_norm:
         projected = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
-        for p in ("q", "k"):
-            split = w.integers(f"{at}/{p}_heads", 0, 0, -1, c.head_dim)
-            joined = w.integers(f"{at}/{p}_width", 0, 0, widths[p])
-            y = w.node("Reshape", f"{at}/{p}_norm/Reshape_1", [projected[p], split])
-            y = w.norm(f"{at}/{p}_norm", y, c.head_dim)
-            projected[p] = w.node("Reshape", f"{at}/{p}_norm/Reshape_2", [y, joined])
+        projected |= {p: _of_heads(w, c, f"{at}/{p}_norm", projected[p], widths[p]) for p in ("q", "k")}
         parts = [projected["q"], projected["k"], projected["v"]]
     else:
         parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
-    caches = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+    caches = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
     outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
     scales = w.scales(at, "k", "v")
     more = ["", "", w.weight(f"{at}/sinks", c.heads) if c.sinks else ""] if c.sinks or scales else []
     kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8} if scales else {}
+    tables = read.tables[layer.rotated, layer.local] if layer.rotated else ("", "") if more else ()
     y = w.node(
-        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read, *more, *scales], outputs, num_heads=c.heads,
-        kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, local_window_size=c.windows[layer] or -1, softcap=c.softcap,
-        do_rotary=1, rotary_interleaved=0, **kept,
+        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read.lengths, *tables, *more, *scales], outputs,
+        num_heads=c.heads, kv_num_heads=c.kv_heads, scale=c.attention_scale, local_window_size=layer.window or -1,
+        softcap=c.softcap, do_rotary=int(layer.rotated > 0), rotary_interleaved=int(c.interleaved), **kept,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 
 
+def _of_heads(w: Writer, c: DecoderConfig, name: str, x: str, width: int) -> str:
+    """The norm of queries or keys, of each head by itself or of all."""
+    if c.qk_norm == "whole":
+        return w.norm(name, x, width, c.epsilon)
+    split, joined = w.integers(f"{name}/heads", 0, 0, -1, c.head_dim), w.integers(f"{name}/width", 0, 0, width)
+    y = w.norm(name, w.node("Reshape", f"{name}/Reshape_1", [x, split]), c.head_dim, c.epsilon)
+    return w.node("Reshape", f"{name}/Reshape_2", [y, joined])
+
+
 def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
-    """down(activation(gate x) up x)."""
-    gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
-    up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
-    if c.activation == "gelu":
-        act = w.node(f"{MS}::FastGelu", f"{at}/act_fn/FastGelu", [gate])
+    """down(activation(gate x) up x), or down(activation(up x)) without a gate."""
+    if c.plain:
+        y = _activated(w, c, at, w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias))
     else:
-        act = w.node("Mul", f"{at}/act_fn/Mul", [gate, w.node("Sigmoid", f"{at}/act_fn/Sigmoid", [gate])])
-    return w.product(f"{at}/down_proj", w.node("Mul", f"{at}/Mul", [act, up]), inner, c.hidden, c.mlp_bias)
+        gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
+        up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
+        y = w.node("Mul", f"{at}/Mul", [_activated(w, c, at, gate), up])
+    return w.product(f"{at}/down_proj", y, inner, c.hidden, c.mlp_bias)
+
+
+def _activated(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
+    """The activation of an MLP."""
+    at = f"{at}/act_fn"
+    if c.activation == "silu":
+        return w.node("Mul", f"{at}/Mul", [x, w.node("Sigmoid", f"{at}/Sigmoid", [x])])
+    type = {"gelu_tanh": f"{MS}::FastGelu", "gelu": f"{MS}::Gelu"}.get(c.activation, "Relu")
+    y = w.node(type, f"{at}/{type.rpartition('::')[2]}", [x])
+    return w.node("Mul", f"{at}/Mul", [y, y]) if c.activation == "relu2" else y
 
 
 def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
@@ -147,8 +200,9 @@ def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
         "k": c.taken,
         "activation_type": "swiglu",
         "swiglu_fusion": 1,
-        "normalize_routing_weights": 1,
+        "normalize_routing_weights": int(c.normalised),
     }
+    attrs |= {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0} if c.sinks else {}
     attrs |= {"expert_weight_bits": bits, "block_size": BLOCK} if bits else {}
     y = w.node(f"{MS}::{'QMoE' if bits else 'MoE'}", name, inputs if c.expert_bias else inputs[:-1], **attrs)
     if not c.shared_inner:
@@ -165,7 +219,8 @@ def _head(w: Writer, c: DecoderConfig, x: str, prune: bool) -> None:
     if prune:
         x = w.node("Gather", "/lm_head/prune/Gather", [x, w.number("last", -1, TensorProto.INT64)], axis=1)
         x = w.node("Unsqueeze", "/lm_head/prune/Unsqueeze", [x, w.integers("second", 1)])
-    x = w.product("/lm_head", x, c.hidden, c.vocab)
+    x = w.product("/lm_head", x, c.hidden, c.vocab, c.head_bias)
+    x = w.times("/lm_head", x, c.logit_scale)
     if c.final_softcap:
         cap = w.number("softcap", c.final_softcap)
         x = w.node("Tanh", "/lm_head/softcap/Tanh", [w.node("Div", "/lm_head/softcap/Div", [x, cap])])
@@ -186,7 +241,7 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     caches, shape = [f"{i}.{p}" for i in range(c.layers) for p in parts], (batch, heads, "max_sequence_length", width)
     inputs = [info("input_ids", (batch, new))]
     inputs += [info("attention_mask", (batch, "total_sequence_length"))] if masked else []
-    inputs += [info("position_ids", (batch, new))] if c.latent else []
+    inputs += [info("position_ids", (batch, new))] if c.latent or c.position == "learned" else []
     inputs += [info(f"past_key_values.{name}", shape, w.cache) for name in caches]
     outputs = [info("logits", (batch, 1 if prune else new, c.vocab), w.type)]
     outputs += [info(f"present.{name}", shape, w.cache) for name in caches]

@@ -8,66 +8,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME
 from onnxperf.ground.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
 DTYPES = ("float16", "bfloat16", "float32")
-#: What transformers' configurations of these model types take for keys that a file leaves out, and what their code
-#: does that no key says: norms of queries and keys, biases, gemma's norms after blocks and scaled embedding.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "mixtral": {"num_key_value_heads": 8},
-    "phi3": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen2_moe": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True, "head_dim": 128},
-    "qwen3_moe": {"qk_norm": True, "head_dim": 128, "num_key_value_heads": 4},
-    "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
-    "gemma2": {
-        "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
-        "post_norms": True, "full_every": 2, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
-        "num_key_value_heads": 4, "sliding_window": 4096,
-    },
-    "gemma3_text": {
-        "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
-        "post_norms": True, "qk_norm": True, "full_every": 6, "vocab_size": 262208, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 131072,
-    },
-    "glm": {"partial_rotary_factor": 0.5, "out_bias": False},
-    "glm4": {"partial_rotary_factor": 0.5, "out_bias": False, "post_norms": True},
-    "glm4_moe": {"partial_rotary_factor": 0.5, "out_bias": False},
-    "gpt_oss": {
-        "head_dim": 64, "attention_bias": True, "sinks": True, "expert_bias": True, "full_every": 2,
-        "sliding_window": 128, "max_position_embeddings": 131072,
-    },
-    "llama4_text": {"head_dim": 128, "full_every": 4, "attention_chunk_size": 8192, "max_position_embeddings": 131072},
-    "deepseek": {},
-    "deepseek_v2": {},
-    "deepseek_v3": {},
-}  # fmt: skip
-#: Model types that have the text decoder of another, in a table of its own (text_config) or beside the rest.
-TEXT = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe",
-}  # fmt: skip
 FULL, WINDOWED = "full_attention", ("sliding_attention", "chunked_attention")
 ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "gelu": "gelu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one layer of a decoder is.
+
+    mixer: what reads other tokens, "attention" or "latent"; mlp: "dense" or "experts"; window: how many keys a query
+    sees, 0 for all; rotated: elements of a head that are rotated by the position, 0 for none; local: by the tables of
+    windowed layers, where these have their own.
+    """
+
+    mixer: str
+    mlp: str
+    window: int
+    rotated: int
+    local: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """Sizes in elements, and what a layer has.
 
-    inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights are stored; tied:
-    the head has the embedding's weights; windows: how many keys a query sees in each layer, 0 for all; sinks: attention
-    has a learnt logit for nothing; experts: 0 in a dense model, else each token takes `taken` of them, of width
-    `expert_inner`, beside `shared_inner`, in the layers that are `sparse`; shared_gate: the shared one is weighted by a
-    gate; expert_bias: experts and their router have biases; expert_bits: of their stored weights, 0 for dtype;
-    stored_as: how a file of weights that are quantised otherwise has them, "" where none are.
+    blocks: the layers; inner: width of a dense MLP; positions: the longest context; dtype: of DTYPES, as the weights
+    are stored; tied: the head has the embedding's weights; norm, placement, position, interleaved, qk_norm, plain,
+    head_bias: as in a row of FAMILIES; position_offset: rows of the table of positions before the first;
+    embed_scale, residual_scale, logit_scale: factors of the embedding, of what a part adds, and of the logits;
+    attention_scale: of scores; sinks: attention has a learnt logit for nothing; experts: 0 in a dense model, else each
+    token takes `taken` of them, of width `expert_inner`, beside `shared_inner`; normalised: their weights add to 1;
+    shared_gate: the shared one is weighted by a gate; expert_bias: experts and their router have biases; expert_bits:
+    of their stored weights, 0 for dtype; stored_as: how a file of weights that are quantised otherwise has them, ""
+    where none are.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values.
@@ -76,23 +55,31 @@ class DecoderConfig:
     model_type: str
     vocab: int
     hidden: int
-    layers: int
+    blocks: tuple[Layer, ...]
     heads: int
     kv_heads: int
     head_dim: int
-    rotated: int
     inner: int
     positions: int
     dtype: str
     activation: str
+    epsilon: float
+    attention_scale: float
+    norm: str = "rms"
+    placement: str = "pre"
+    position: str = "rope"
+    position_offset: int = 0
+    interleaved: bool = False
     tied: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
-    qk_norm: bool = False
-    scaled: bool = False
-    post_norms: bool = False
-    windows: tuple[int, ...] = ()
+    head_bias: bool = False
+    plain: bool = False
+    qk_norm: str = ""
+    embed_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
     sinks: bool = False
     softcap: float = 0.0
     final_softcap: float = 0.0
@@ -100,8 +87,8 @@ class DecoderConfig:
     taken: int = 0
     expert_inner: int = 0
     shared_inner: int = 0
+    normalised: bool = True
     shared_gate: bool = False
-    sparse: tuple[bool, ...] = ()
     expert_bias: bool = False
     expert_bits: int = 0
     stored_as: str = ""
@@ -111,17 +98,32 @@ class DecoderConfig:
     v_dim: int = 0
 
     @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return len(self.blocks)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """How many keys a query sees in each layer, 0 for all."""
+        return tuple(b.window for b in self.blocks)
+
+    @property
+    def sparse(self) -> tuple[bool, ...]:
+        """Which layers have experts."""
+        return tuple(b.mlp == "experts" for b in self.blocks)
+
+    @property
     def rope_dim(self) -> int:
         """Of latent attention's head_dim, what is rotated."""
         return self.head_dim - self.nope_dim
 
-    def cache_elements(self) -> int:
-        """Elements that a token adds to the cache: 2 layers kv_heads head_dim, and with latent attention layers (latent
-        + rope_dim), whatever the number of heads.
+    def cache_elements(self, *, tokens: int = 1, capped: bool = False) -> int:
+        """Elements that so many tokens of a sample take in the cache: 2 kv_heads head_dim of a token in each layer
+        with attention, and latent + rope_dim with latent attention, whatever the number of heads. capped: layers with
+        a window keep the last of them alone.
         """
-        if self.latent:
-            return self.layers * (self.latent + self.rope_dim)
-        return 2 * self.layers * self.kv_heads * self.head_dim
+        each = self.latent + self.rope_dim if self.latent else 2 * self.kv_heads * self.head_dim
+        return sum(each * (min(b.window or tokens, tokens) if capped else tokens) for b in self.blocks)
 
 
 def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
@@ -153,81 +155,173 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     if isinstance(config.get("text_config"), Mapping):
         config = {**config, **config["text_config"]}
     kind = config.get("model_type")
-    kind = TEXT.get(kind, kind) if isinstance(kind, str) else kind
+    kind = SAME.get(kind, kind) if isinstance(kind, str) else kind
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = _misspelt(kind) if isinstance(kind, str) else []
         hint = f" (did you mean {near[0]}?)" if near else ""
-        types = ", ".join(sorted({*FAMILIES, *TEXT}))
+        types = ", ".join(sorted({*FAMILIES, *SAME}))
         raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {types}")
-    usual = FAMILIES[kind]
-    c = {key: value for key, value in {**usual, **config}.items() if value is not None}  # null: there is none of it
-
-    def size(key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
-        value = c.get(key, usual)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise UsageError(f"{where}: {key} must be a whole number from {least} to {most:,}, not {value!r:.60}")
-        return value
-
-    def share(key: str, usual: float) -> float:
-        value = c.get(key, usual)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e6:
-            raise UsageError(f"{where}: {key} must be a number, not {value!r:.60}")
-        return float(value)
-
-    hidden, heads, act = (
-        size("hidden_size"),
-        size("num_attention_heads"),
-        c.get("hidden_activation", c.get("hidden_act", usual.get("hidden_act", "silu"))),
-    )
-    head_dim, dtype = size("head_dim", max(hidden // heads, 1)), c.get("torch_dtype", c.get("dtype", "float16"))
-    if not isinstance(act, str) or act not in ACTIVATIONS:
+    keys = Keys(config, FAMILIES[kind], where)
+    hidden, heads, act = keys.size("hidden_size"), keys.size("num_attention_heads"), keys.text("hidden_act", "silu")
+    act = keys.text("hidden_activation", act)
+    head_dim, dtype = keys.size("head_dim", max(hidden // heads, 1)), keys.text("dtype", "float16")
+    if act not in ACTIVATIONS:
         raise UsageError(f"{where}: activation {act!r:.60} is not known; known are {', '.join(ACTIVATIONS)}")
     if dtype not in DTYPES:
         raise UsageError(f"{where}: torch_dtype {dtype!r:.60} is not known; known are {', '.join(DTYPES)}")
-    layers = size("num_hidden_layers", most=MAX_LAYERS)
-    kv_heads = size("num_key_value_heads", heads)
+    kv_heads = 1 if keys.flag("multi_query") and not keys.flag("new_decoder_architecture") else heads
+    kv_heads = keys.size("num_key_value_heads", kv_heads) if kv_heads > 1 else 1
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
-    latent = _latent(size, config) if kind in ("deepseek_v2", "deepseek_v3") else {}
-    head_dim = latent.pop("head_dim", head_dim)
-    rotated = latent.pop("rotated", int(head_dim * share("partial_rotary_factor", 1.0)))
-    return DecoderConfig(
-        model_type=kind, vocab=size("vocab_size"), hidden=hidden, layers=layers,
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim,
-        rotated=max(2, rotated // 2 * 2),
-        inner=size("intermediate_size_mlp", size("intermediate_size")),
-        positions=size("max_position_embeddings", 4096), dtype=dtype,
-        activation=ACTIVATIONS[act], tied=bool(c.get("tie_word_embeddings", False)),
-        qkv_bias=bool(c.get("qkv_bias", c.get("attention_bias", False))),
-        out_bias=bool(c.get("out_bias", c.get("attention_bias", False))), mlp_bias=bool(c.get("mlp_bias", False)),
-        qk_norm=bool(c.get("qk_norm", c.get("use_qk_norm", False))), scaled=bool(c.get("scaled")),
-        post_norms=bool(c.get("post_norms")), windows=_windows(kind, c, layers, size, where),
-        sinks=bool(c.get("sinks")), softcap=share("attn_logit_softcapping", 0.0),
-        final_softcap=share("final_logit_softcapping", 0.0), expert_bias=bool(c.get("expert_bias")),
-        **_stored(c.get("quantization_config")), **_experts(kind, c, layers, size, where), **latent,
-    )  # fmt: skip
+    latent = _latent(keys) if keys.flag("latent") else {}
+    head_dim = latent.get("head_dim", head_dim)
+    bias, attention_bias = keys.flag("use_bias"), keys.flag("attention_bias")
+    inner, qk_norm = keys.size("intermediate_size", 4 * hidden), keys.get("qk_norm", keys.flag("use_qk_norm"))
+    sizes = {
+        "model_type": kind, "vocab": keys.size("vocab_size"), "hidden": hidden, "heads": heads, "kv_heads": kv_heads,
+        "head_dim": head_dim, "inner": keys.size("intermediate_size_mlp", inner),
+        "positions": keys.size("max_position_embeddings", 4096), "dtype": dtype, "activation": ACTIVATIONS[act],
+        "epsilon": keys.number("rms_norm_eps", 1e-6),
+        "norm": keys.get("norm", "rms"), "placement": _placement(keys), "position": keys.get("position", "rope"),
+        "position_offset": keys.get("position_offset", 0), "interleaved": keys.flag("interleaved"),
+        "tied": keys.flag("tie_word_embeddings"),
+        "qkv_bias": keys.flag("qkv_bias", bias or attention_bias),
+        "out_bias": keys.flag("out_bias", bias or attention_bias), "mlp_bias": keys.flag("mlp_bias", bias),
+        "head_bias": keys.flag("head_bias"), "plain": keys.flag("plain"),
+        "qk_norm": ("head" if qk_norm else "") if isinstance(qk_norm, bool) else qk_norm, "sinks": keys.flag("sinks"),
+        "softcap": keys.number("attn_logit_softcapping", 0.0),
+        "final_softcap": keys.number("final_logit_softcapping", 0.0), "expert_bias": keys.flag("expert_bias"),
+        **_scales(keys, hidden, head_dim), **_stored(keys.get("quantization_config")), **_experts(keys, inner),
+        **latent,
+    }  # fmt: skip
+    return DecoderConfig(blocks=_blocks(keys, sizes), **sizes)
+
+
+class Keys:
+    """What a configuration that was read from `where` says under the names of FAMILIES, and what the family says where
+    it says nothing. null says that there is none of it. Raises UsageError for what can't be.
+    """
+
+    def __init__(self, config: Mapping[str, Any], usual: Mapping[str, Any], where: str) -> None:
+        named = {ALIASES.get(key, key): (key, value) for key, value in config.items() if key in ALIASES}
+        named |= {key: (key, value) for key, value in config.items() if key not in ALIASES}
+        rope, share = config.get("rope_parameters"), "partial_rotary_factor"
+        if isinstance(rope, Mapping) and share in rope:
+            named[share] = share, rope[share]
+        self.spelt = {key: name for key, (name, _) in named.items()}
+        both = {**usual, **{key: value for key, (_, value) in named.items()}}
+        self.values, self.where = {key: value for key, value in both.items() if value is not None}, where
+        for key, value in usual.get("must", {}).items():
+            value = self.values.get(value) if isinstance(value, str) else value
+            if (other := self.values.get(key, value)) != value:
+                raise UsageError(f"{where}: {self.spelt[key]} is {other!r:.40}, of which no graph is written")
+
+    def get(self, key: str, usual: Any = None) -> Any:
+        """The value as it stands there."""
+        return self.values.get(key, usual)
+
+    def flag(self, key: str, usual: bool = False) -> bool:
+        """Whether there is something."""
+        return bool(self.values.get(key, usual))
+
+    def wrong(self, key: str, must: str) -> UsageError:
+        """The error of a value that must be something else."""
+        return UsageError(f"{self.where}: {self.spelt.get(key, key)} must be {must}, not {self.get(key)!r:.60}")
+
+    def size(self, key: str, usual: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
+        """A whole number."""
+        value = self.get(key, usual)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most:,}")
+        return value
+
+    def number(self, key: str, usual: float) -> float:
+        """A number that is not negative."""
+        value = self.get(key, usual)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e6:
+            raise self.wrong(key, "a number")
+        return float(value)
+
+    def text(self, key: str, usual: str) -> str:
+        """A name."""
+        value = self.get(key, usual)
+        return value if isinstance(value, str) else repr(value)
+
+    def each(self, key: str, count: int, kinds: tuple[Any, ...], usual: list[Any]) -> list[Any]:
+        """One of `kinds` for each of so many layers."""
+        values = self.get(key, usual)
+        if not isinstance(values, list) or len(values) != count or not all(v in kinds for v in values):
+            raise self.wrong(key, f"{count} of {', '.join(map(str, kinds))}")
+        return values
 
 
 def _misspelt(kind: str) -> list[str]:
-    """The known type whose name a type is with a slip of the pen. Another version, or a word more, is another
-    architecture, whose answers would be wrong.
+    """The known type whose name a type is with a slip of the pen. Another version, a word more, or what transformers
+    has as another type, is another architecture, whose answers would be wrong.
     """
-    version = [c for c in kind if c.isdigit()]
-    return near_names(kind, [x for x in FAMILIES if [c for c in x if c.isdigit()] == version], cutoff=ALIKE)
+    if kind in OTHERS:
+        return []
+    version, words = [c for c in kind if c.isdigit()], kind.count("_")
+    alike = [x for x in FAMILIES if [c for c in x if c.isdigit()] == version and x.count("_") == words]
+    return near_names(kind, alike, cutoff=ALIKE)
 
 
-def _windows(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str) -> tuple[int, ...]:
+def _placement(keys: Keys) -> str:
+    """Where norms stand; in Falcon's models, which have one family, by other keys."""
+    placement: str = keys.get("placement", "pre")
+    if keys.flag("new_decoder_architecture"):
+        return "parallel" if keys.get("num_ln_in_parallel_attn", 2) == 1 else "parallel_two"
+    return placement if keys.flag("parallel_attn", True) else "pre"
+
+
+def _scales(keys: Keys, hidden: int, head_dim: int) -> dict[str, float]:
+    """Factors of the embedding, of what each part adds, of scores and of logits."""
+    scores = keys.number("query_pre_attn_scalar", head_dim) ** -0.5
+    return {
+        "embed_scale": hidden**0.5 if keys.flag("scaled") else keys.number("embedding_multiplier", 1.0),
+        "residual_scale": keys.number("residual_multiplier", 1.0),
+        "attention_scale": keys.number("attention_multiplier", scores),
+        "logit_scale": keys.number("logit_scale", 1.0) / max(keys.number("logits_scaling", 1.0), 1e-9),
+    }
+
+
+def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
+    """What each layer is."""
+    count = keys.size("num_hidden_layers", most=MAX_LAYERS)
+    windows = _windows(keys, count)
+    rotated = sizes["head_dim"] - sizes.get("nope_dim", 0)
+    rotated = keys.size("rotary_dim", int(rotated * keys.number("partial_rotary_factor", 1.0)))
+    rotated = max(2, rotated // 2 * 2) if sizes["position"] == "rope" else 0
+    rotate = [w > 0 or not any(windows) for w in windows] if keys.get("rotates") == "windowed" else [True] * count
+    if every := keys.size("no_rope_layer_interval", 0, least=0):
+        rotate = [(i + 1) % every > 0 for i in range(count)]
+    rotate = keys.each("no_rope_layers", count, (0, 1), rotate) if keys.get("no_rope_layers") else rotate
+    sparse, mixer = _sparse(keys, count) if sizes["experts"] else [False] * count, "attention"
+    return tuple(
+        Layer("latent" if sizes.get("latent") else mixer, "experts" if s else "dense", w, rotated if r else 0,
+              bool(w) and keys.flag("local_tables"))
+        for w, r, s in zip(windows, rotate, sparse, strict=True)
+    )  # fmt: skip
+
+
+def _windows(keys: Keys, layers: int) -> list[int]:
     """How many keys a query sees in each layer, 0 for all: by layer_types, else as the family's code does."""
-    qwen = kind.startswith("qwen")
-    key = "attention_chunk_size" if kind == "llama4_text" else "sliding_window"
-    window = size(key, 0, least=0) if c.get("use_sliding_window", not qwen) else 0
-    first = size("max_window_layers", 28, least=0) if qwen and kind != "qwen3_moe" else 0  # these see all
-    every = size("sliding_window_pattern", size("full_every", 0, least=0), least=0)
+    window = keys.size(keys.get("window", "sliding_window"), 0, least=0) if keys.flag("use_sliding_window", True) else 0
+    first, every = keys.size("full_first", 0, least=0), keys.get("full_every", 0)
+    every = len(every) if isinstance(every, str) else keys.size("full_every", 0, least=0)  # "LLLG": every fourth
     usual = [FULL if i < first or (every and (i + 1) % every == 0) else WINDOWED[0] for i in range(layers)]
-    kinds = c.get("layer_types", usual)
-    if not isinstance(kinds, list) or len(kinds) != layers or not all(k in (FULL, *WINDOWED) for k in kinds):
-        raise UsageError(f"{where}: layer_types must be {layers} of {', '.join((FULL, *WINDOWED))}, not {kinds!r:.60}")
-    return tuple(0 if k == FULL else window for k in kinds)
+    kinds = keys.each("layer_types", layers, (FULL, *WINDOWED), usual)
+    return [0 if k == FULL else window for k in kinds]
+
+
+def _sparse(keys: Keys, layers: int) -> list[bool]:
+    """Which layers have experts."""
+    first, step = keys.size("first_k_dense_replace", 0, least=0), keys.size("moe_layer_freq", 1)
+    place = step - 1 if keys.flag("last_of_step") else 0
+    whole = keys.get("mlp_only_layers", [])
+    if not isinstance(whole, list):
+        raise keys.wrong("mlp_only_layers", "a list of layers")
+    return [i >= first and i % step == place and i not in whole for i in range(layers)]
 
 
 def _stored(quantised: Any) -> dict[str, Any]:
@@ -238,48 +332,28 @@ def _stored(quantised: Any) -> dict[str, Any]:
     return {"stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else ""}
 
 
-def _latent(size: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+def _latent(keys: Keys) -> dict[str, Any]:
     """What latent attention adds. Its heads are not grouped."""
-    nope, rope = size("qk_nope_head_dim"), size("qk_rope_head_dim")
+    nope, rope = keys.size("qk_nope_head_dim"), keys.size("qk_rope_head_dim")
     return {
-        "latent": size("kv_lora_rank"), "q_latent": size("q_lora_rank") if config.get("q_lora_rank") else 0,
-        "nope_dim": nope, "v_dim": size("v_head_dim"), "head_dim": nope + rope, "rotated": rope,
+        "latent": keys.size("kv_lora_rank"), "q_latent": keys.size("q_lora_rank") if keys.get("q_lora_rank") else 0,
+        "nope_dim": nope, "v_dim": keys.size("v_head_dim"), "head_dim": nope + rope,
     }  # fmt: skip
 
 
-def _experts(kind: str, c: Mapping[str, Any], layers: int, size: Any, where: str) -> dict[str, Any]:
-    """What a mixture of experts adds, under the keys of its family."""
-    every = range(layers)
-    if kind in ("mixtral", "gpt_oss", "llama4_text"):
-        inner, step = size("intermediate_size"), size("interleave_moe_layer_step", 1)
-        experts = {
-            "experts": size("num_local_experts", 8), "taken": size("num_experts_per_tok", 2), "expert_inner": inner,
-            "shared_inner": inner if kind == "llama4_text" else 0,
-            "sparse": tuple((i + 1) % step == 0 for i in every),
-        }  # fmt: skip
-    elif kind.startswith("deepseek") or kind == "glm4_moe":
-        inner = size("moe_intermediate_size")
-        dense, step = size("first_k_dense_replace", 0, least=0), size("moe_layer_freq", 1)
-        experts = {
-            "experts": size("n_routed_experts"), "taken": size("num_experts_per_tok"), "expert_inner": inner,
-            "shared_inner": inner * size("n_shared_experts", 0, least=0),
-            "sparse": tuple(i >= dense and i % step == 0 for i in every),
-        }  # fmt: skip
-    elif kind in ("qwen2_moe", "qwen3_moe"):
-        shared = size("shared_expert_intermediate_size") if kind == "qwen2_moe" else 0
-        whole, step = c.get("mlp_only_layers", []), size("decoder_sparse_step", 1)
-        if not isinstance(whole, list):
-            raise UsageError(f"{where}: mlp_only_layers must be a list of layers, not {whole!r:.60}")
-        dense_ones = {i for i in whole if isinstance(i, int)}
-        experts = {
-            "experts": size("num_experts"), "taken": size("num_experts_per_tok"),
-            "expert_inner": size("moe_intermediate_size"), "shared_inner": shared, "shared_gate": shared > 0,
-            "sparse": tuple((i + 1) % step == 0 and i not in dense_ones for i in every),
-        }  # fmt: skip
-    else:
-        return {}
+def _experts(keys: Keys, inner: int) -> dict[str, Any]:
+    """What a mixture of experts adds: their number, and the widths of those that tokens take and of the shared ones."""
+    if not keys.get("num_experts"):
+        return {"experts": 0}
+    width = keys.size("moe_intermediate_size", inner)
+    shared = width * keys.size("n_shared_experts", 0, least=0)
+    experts = {
+        "experts": keys.size("num_experts"), "taken": keys.size("num_experts_per_tok"), "expert_inner": width,
+        "shared_inner": keys.size("shared_expert_intermediate_size", shared, least=0),
+        "shared_gate": keys.flag("shared_gate"), "normalised": keys.flag("norm_topk_prob", True),
+    }  # fmt: skip
     if experts["taken"] > experts["experts"]:
         raise UsageError(
-            f"{where}: a token can't take {experts['taken']} experts (num_experts_per_tok) of {experts['experts']}"
+            f"{keys.where}: a token can't take {experts['taken']} experts (num_experts_per_tok) of {experts['experts']}"
         )
     return experts

@@ -17,18 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxperf.export.decoder_config import DecoderConfig
-from onnxperf.export.decoder_writer import MS, OWN, Writer
+from onnxperf.export.decoder_writer import MS, OWN, Read, Writer
 
 
-def latent_prompt(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
-    """Attention of a layer among the tokens of a prompt, which begins the cache; read: tables of cosines and sines."""
-    at = f"{at}/attn"
-    q, latent, shared = _projected(w, c, at, x, read)
+def latent_prompt(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
+    """Attention of a layer among the tokens of a prompt, which begins the cache."""
+    q, latent, shared = _projected(w, c, at, x, _tables(c, i, read))
     rows = _cached(w, at, latent, shared)
     if w.cache != w.type:
         rows = w.node("Cast", f"{at}/cache/Cast", [rows], to=w.cache)
     rows = w.node("Unsqueeze", f"{at}/cache/Unsqueeze", [rows, w.integers(f"{at}/head", 1)])
-    past = f"past_key_values.{layer}.latent"
+    past = f"past_key_values.{i}.latent"
     w.node("TensorScatter", f"{at}/cache/write", [past, rows], [past.replace("past_key_values", "present")])
     keys = w.product(f"{at}/k_b_proj", latent, c.latent, c.heads * c.nope_dim)
     values = w.product(f"{at}/v_b_proj", latent, c.latent, c.heads * c.v_dim)
@@ -39,28 +38,27 @@ def latent_prompt(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read
     keys = w.node("Reshape", f"{at}/k_joined", [keys, w.integers(f"{at}/joined", 0, 0, c.heads * c.head_dim)])
     y = w.node(
         f"{MS}::MultiHeadAttention", f"{at}/MultiHeadAttention", [q, keys, values], num_heads=c.heads,
-        scale=c.head_dim**-0.5, unidirectional=1,
+        scale=c.attention_scale, unidirectional=1,
     )  # fmt: skip
     return w.product(f"{at}/o_proj", y, c.heads * c.v_dim, c.hidden)
 
 
-def latent_step(w: Writer, c: DecoderConfig, at: str, layer: int, x: str, read: Sequence[str]) -> str:
-    """Attention of a layer to the cache and new tokens; read: lengths, the longest, and the tables of cosines and
-    sines. Tokens of all samples are rows of the absorbed products, a stack of one for each head.
+def latent_step(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
+    """Attention of a layer to the cache and new tokens. Tokens of all samples are rows of the absorbed products, a
+    stack of one for each head.
     """
-    at, (*lengths, cos, sin) = f"{at}/attn", read
-    q, latent, shared = _projected(w, c, at, x, (cos, sin))
+    q, latent, shared = _projected(w, c, at, x, _tables(c, i, read))
     q = w.node("Reshape", f"{at}/q_heads", [q, w.integers(f"{at}/heads", -1, c.heads, c.head_dim)])
     parts, sizes = [f"{at}/q_rope", f"{at}/q_nope"], w.integers(f"{at}/q_sizes", c.rope_dim, c.nope_dim)
     turned, plain = w.node("Split", f"{at}/q_split", [q, sizes], parts, axis=-1), parts[1]
     q = w.node("Concat", f"{at}/q_concat", [_by_head(w, c, f"{at}/k_b_proj", plain, c.nope_dim, c.latent), turned],
                axis=-1)  # fmt: skip
-    past = f"past_key_values.{layer}.latent"
-    inputs = [q, _cached(w, at, latent, shared), past, *lengths, *w.scales(at, "cache")]
+    past = f"past_key_values.{i}.latent"
+    inputs = [q, _cached(w, at, latent, shared), past, *read.lengths, *w.scales(at, "cache")]
     y = w.node(
         f"{OWN}::LatentAttention", f"{at}/LatentAttention", inputs,
         [f"{at}/LatentAttention", past.replace("past_key_values", "present")], v_head_size=c.latent,
-        scale=c.head_dim**-0.5,
+        scale=c.attention_scale,
     )  # fmt: skip
     y = _by_head(w, c, f"{at}/v_b_proj", y, c.latent, c.v_dim)
     y = w.node("Reshape", f"{at}/joined", [y, w.integers(f"{at}/width", 0, c.heads * c.v_dim)])
@@ -74,16 +72,23 @@ def tokens_shape(w: Writer, c: DecoderConfig) -> None:
     w.node("Concat", "/model/shape", [ids, w.integers("/model/shape/hidden", c.hidden)], axis=0)
 
 
+def _tables(c: DecoderConfig, i: int, read: Read) -> tuple[str, str]:
+    """Those of cosines and sines of a layer."""
+    return read.tables[c.blocks[i].rotated, c.blocks[i].local]
+
+
 def _projected(w: Writer, c: DecoderConfig, at: str, x: str, tables: Sequence[str]) -> tuple[str, str, str]:
     """Queries of all heads, the latent vector, and what of the keys all heads share, rotated."""
     q, width = x, c.hidden
     if c.q_latent:
-        q = w.norm(f"{at}/q_a_norm", w.product(f"{at}/q_a_proj", x, c.hidden, c.q_latent), c.q_latent)
+        q = w.norm(f"{at}/q_a_norm", w.product(f"{at}/q_a_proj", x, c.hidden, c.q_latent), c.q_latent, c.epsilon)
         width = c.q_latent
     q = w.product(f"{at}/q_b_proj", q, width, c.heads * c.head_dim)
     both = w.product(f"{at}/kv_a_proj", x, c.hidden, c.latent + c.rope_dim)
     parts, sizes = [f"{at}/latent", f"{at}/k_rope"], w.integers(f"{at}/kv_sizes", c.latent, c.rope_dim)
-    latent = w.norm(f"{at}/kv_a_norm", w.node("Split", f"{at}/kv_split", [both, sizes], parts, axis=-1), c.latent)
+    latent = w.norm(
+        f"{at}/kv_a_norm", w.node("Split", f"{at}/kv_split", [both, sizes], parts, axis=-1), c.latent, c.epsilon
+    )
     queries = _rotated(w, f"{at}/q_rotary", q, c.heads, c.rope_dim, tables)
     return queries, latent, _rotated(w, f"{at}/k_rotary", parts[1], 1, c.rope_dim, tables)
 

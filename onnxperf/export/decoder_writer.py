@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import NodeProto, TensorProto, helper
 
@@ -15,6 +15,15 @@ TYPES = dict(zip(DTYPES, (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto
 CACHES = {"fp8": TensorProto.FLOAT8E4M3FN, "int8": TensorProto.INT8}
 BLOCK = 32  # the builder's default
 MISSING_FILE = "weights-not-included.bin"
+
+
+class Read(NamedTuple):
+    """What all layers read: the last position of each sample and the longest length, and tables of cosines and sines
+    by the number of rotated elements and by whether they are those of windowed layers.
+    """
+
+    lengths: tuple[str, ...]
+    tables: dict[tuple[int, bool], tuple[str, str]]
 
 
 class Writer:
@@ -58,10 +67,21 @@ class Writer:
         self.nodes.append(helper.make_node(kind, list(inputs), results, name=name, domain=domain, **attrs))
         return results[0]
 
-    def norm(self, name: str, x: str, size: int) -> str:
-        """RMS norm of the last axis."""
-        scale = self.weight(f"{name}.weight", size)
-        return self.node("SimplifiedLayerNormalization", name, [x, scale], axis=-1, epsilon=1e-6, stash_type=1)
+    def norm(self, name: str, x: str, size: int, epsilon: float = 1e-6, kind: str = "rms", skip: str = "") -> str:
+        """Norm of the last axis, of x + skip where there is something to skip, which is then `name`/sum; kind: "rms",
+        "layer" with a bias, or "scale" without one.
+        """
+        scale = [self.weight(f"{name}.weight", size)]
+        scale += [self.weight(f"{name}.bias", size)] if kind == "layer" else []
+        if not skip:
+            type = "SimplifiedLayerNormalization" if kind == "rms" else "LayerNormalization"
+            return self.node(type, name, [x, *scale], axis=-1, epsilon=epsilon, stash_type=1)
+        type = "SkipSimplifiedLayerNormalization" if kind == "rms" else "SkipLayerNormalization"
+        return self.node(f"{MS}::{type}", name, [x, skip, *scale], [name, "", "", f"{name}/sum"], epsilon=epsilon)
+
+    def times(self, name: str, x: str, factor: float) -> str:
+        """x times a constant; x itself for 1."""
+        return x if factor == 1.0 else self.node("Mul", f"{name}/Mul", [x, self.number(f"{name}/factor", factor)])
 
     def product(self, name: str, x: str, k: int, n: int, bias: bool = False) -> str:
         """x [..., k] times a weight [k, n], plus a bias."""

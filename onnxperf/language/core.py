@@ -220,7 +220,6 @@ def _half(gpu: Gpu) -> str:
 
 def _kept_whole(c: DecoderConfig, bits: int) -> str:
     """What windows would save of the cache at the longest context, at which they save most; bits of an element."""
-    each, windows = c.cache_elements() // c.layers * bits // 8, [w for w in c.windows if w]
-    capped = each * sum(min(w or c.positions, c.positions) for w in c.windows)
-    whole = each * c.layers * c.positions
+    windows = [w for w in c.windows if w]
+    capped, whole = (c.cache_elements(tokens=c.positions, capped=x) * bits // 8 for x in (True, False))
     return WINDOWS.format(len(windows), c.layers, max(windows), size(capped), c.positions, size(whole))

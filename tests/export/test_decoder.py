@@ -13,6 +13,7 @@ import pytest
 import onnxperf
 from onnxperf.export.decoder import decoder, parameters
 from onnxperf.export.decoder_config import config_of, read_config
+from onnxperf.export.decoder_families import FAMILIES, SAME
 from onnxperf.ground.errors import UsageError
 from onnxperf.running.pipeline import Request, run_of
 
@@ -98,6 +99,91 @@ PUBLISHED = {
     "gpt-oss-20b": (GPT_OSS, 20.9),
     "gpt-oss-120b": ({**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128}, 116.8),
     "GLM-4-9B-0414": (sizes(151552, 4096, 40, 32, 2, 13696, model_type="glm4", head_dim=128), 9.4),
+    "Llama-3.1-70B": (sizes(128256, 8192, 80, 64, 8, 28672, model_type="llama"), 70.55),
+    "Llama-3.1-405B": (sizes(128256, 16384, 126, 128, 8, 53248, model_type="llama"), 405.85),
+    "Qwen2.5-0.5B": (sizes(151936, 896, 24, 14, 2, 4864, model_type="qwen2", tie_word_embeddings=True), 0.494),
+    "Qwen2.5-14B": (sizes(152064, 5120, 48, 40, 8, 13824, model_type="qwen2"), 14.77),
+    "Qwen2.5-72B": (sizes(152064, 8192, 80, 64, 8, 29568, model_type="qwen2"), 72.7),
+    "Qwen3-32B": (sizes(151936, 5120, 64, 64, 8, 25600, model_type="qwen3"), 32.76),
+    "Qwen3-235B-A22B": (
+        sizes(151936, 4096, 94, 64, 4, 12288, model_type="qwen3_moe", moe_intermediate_size=1536), 235.1,
+    ),
+    "Mixtral-8x22B": (sizes(32768, 6144, 56, 48, 8, 16384, model_type="mixtral"), 140.6),
+    "Mistral-Nemo": (sizes(131072, 5120, 40, 32, 8, 14336, model_type="mistral", head_dim=128), 12.25),
+    "Mistral-Large-2": (sizes(32768, 12288, 88, 96, 8, 28672, model_type="mistral"), 122.6),
+    "Ministral-3-8B": (
+        {"model_type": "mistral3", "text_config": sizes(131072, 4096, 34, 32, 8, 14336, model_type="ministral3")}, 8.49,
+    ),
+    "Phi-4": (sizes(100352, 5120, 40, 40, 10, 17920, model_type="phi3"), 14.66),
+    "Gemma-2-9b": (sizes(256000, 3584, 42, 16, 8, 14336, model_type="gemma2"), 9.24),
+    "Gemma-2-27b": (sizes(256000, 4608, 46, 32, 16, 36864, model_type="gemma2", head_dim=128), 27.23),
+    "Gemma-3-1b": (sizes(262144, 1152, 26, 4, 1, 6912, model_type="gemma3_text"), 1.0),
+    "DeepSeek-V2": (
+        sizes(102400, 5120, 60, 128, 128, 12288, model_type="deepseek_v2", moe_intermediate_size=1536, q_lora_rank=1536,
+              n_routed_experts=160, n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1, **LATENT),
+        235.7,
+    ),
+    "Kimi-K2": (
+        sizes(163840, 7168, 61, 64, 64, 18432, model_type="kimi_k2", moe_intermediate_size=2048, q_lora_rank=1536,
+              n_routed_experts=384, n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=1, **LATENT),
+        1026.4,
+    ),
+    "GPT-2": ({"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 12, "n_head": 12}, 0.1244),
+    "GPT-2-XL": ({"model_type": "gpt2", "vocab_size": 50257, "n_embd": 1600, "n_layer": 48, "n_head": 25}, 1.558),
+    "StarCoder": (
+        {"model_type": "gpt_bigcode", "vocab_size": 49152, "n_embd": 6144, "n_layer": 40, "n_head": 48,
+         "n_inner": 24576, "n_positions": 8192}, 15.5,
+    ),
+    "OPT-6.7B": (
+        {"model_type": "opt", "vocab_size": 50272, "hidden_size": 4096, "num_hidden_layers": 32, "ffn_dim": 16384,
+         "num_attention_heads": 32, "max_position_embeddings": 2048, "word_embed_proj_dim": 4096}, 6.658,
+    ),
+    "Falcon-7B": (
+        {"model_type": "falcon", "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32,
+         "num_attention_heads": 71, "num_kv_heads": 71}, 6.92,
+    ),
+    "Falcon-40B": (
+        {"model_type": "falcon", "vocab_size": 65024, "hidden_size": 8192, "num_hidden_layers": 60,
+         "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True}, 41.3,
+    ),
+    "Pythia-6.9B": (sizes(50432, 4096, 32, 32, 32, 16384, model_type="gpt_neox"), 6.857),
+    "GPT-NeoX-20B": (sizes(50432, 6144, 44, 64, 64, 24576, model_type="gpt_neox"), 20.55),
+    "Phi-1.5": (sizes(51200, 2048, 24, 32, 32, 8192, model_type="phi"), 1.418),
+    "Phi-2": (sizes(51200, 2560, 32, 32, 32, 10240, model_type="phi", partial_rotary_factor=0.4), 2.78),
+    "Phi-3.5-MoE": (
+        sizes(32064, 4096, 32, 32, 8, 6400, model_type="phimoe", attention_bias=True, lm_head_bias=True), 41.87,
+    ),
+    "StarCoder2-3B": (sizes(49152, 3072, 30, 24, 2, 12288, model_type="starcoder2"), 3.03),
+    "StarCoder2-7B": (sizes(49152, 4608, 32, 36, 4, 18432, model_type="starcoder2"), 7.174),
+    "StableLM-3B": (sizes(50304, 2560, 32, 32, 32, 6912, model_type="stablelm"), 2.795),
+    "Command-R": (sizes(256000, 8192, 40, 64, 64, 22528, model_type="cohere"), 34.98),
+    "Command-R7B": (sizes(256000, 4096, 32, 32, 8, 14336, model_type="cohere2"), 8.03),
+    "Command-A": (sizes(256000, 12288, 64, 96, 8, 36864, model_type="cohere2"), 111.06),
+    "Minitron-4B": (sizes(256000, 3072, 32, 24, 8, 9216, model_type="nemotron", head_dim=128), 4.19),
+    "Granite-3.1-2B": (sizes(49155, 2048, 40, 32, 8, 8192, model_type="granite", tie_word_embeddings=True), 2.53),
+    "Granite-3.1-8B": (sizes(49155, 4096, 40, 32, 8, 12800, model_type="granite", tie_word_embeddings=True), 8.17),
+    "Granite-3.1-3B-A800M": (
+        sizes(49155, 1536, 32, 24, 8, 512, model_type="granitemoe", num_local_experts=40, num_experts_per_tok=8,
+              tie_word_embeddings=True), 3.3,
+    ),
+    "OLMo-2-7B": (sizes(100352, 4096, 32, 32, 32, 11008, model_type="olmo2"), 7.3),
+    "OLMo-2-13B": (sizes(100352, 5120, 40, 40, 40, 13824, model_type="olmo2"), 13.72),
+    "OLMo-3-7B": (sizes(100278, 4096, 32, 32, 32, 11008, model_type="olmo3"), 7.3),
+    "OLMoE-1B-7B": (sizes(50304, 2048, 16, 16, 16, 1024, model_type="olmoe"), 6.92),
+    "EXAONE-3.5-7.8B": (
+        {"model_type": "exaone", "vocab_size": 102400, "hidden_size": 4096, "num_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "activation_function": "silu"}, 7.82,
+    ),
+    "EXAONE-4.0-32B": (
+        sizes(102400, 5120, 64, 40, 8, 27392, model_type="exaone4", sliding_window_pattern="LLLG"), 32.0,
+    ),
+    "SmolLM3-3B": (sizes(128256, 2048, 36, 16, 4, 11008, model_type="smollm3"), 3.08),
+    "Seed-OSS-36B": (sizes(155136, 5120, 64, 80, 8, 27648, model_type="seed_oss"), 36.15),
+    "ERNIE-4.5-0.3B": (sizes(103424, 1024, 18, 16, 2, 3072, model_type="ernie4_5"), 0.361),
+    "ERNIE-4.5-21B-A3B": (
+        sizes(103424, 2560, 28, 20, 4, 12288, model_type="ernie4_5_moe", moe_intermediate_size=1536), 21.83,
+    ),
+    "MiniMax-M2": (sizes(200064, 3072, 62, 48, 8, 1536, model_type="minimax_m2"), 228.7),
 }  # fmt: skip
 
 
@@ -224,11 +310,21 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "gpt9"}, "'gpt9' is not known; known are deepseek, deepseek_v2"),
+        ({"model_type": "gpt9"}, "'gpt9' is not known; known are cohere, cohere2, deepseek"),
         ({"model_type": "lama"}, "did you mean llama"),
         ({"model_type": "qwen3_5_text"}, "'qwen3_5_text' is not known; known"),
         ({"model_type": "qwen3_next"}, "'qwen3_next' is not known; known"),
         ({"model_type": "gemma9"}, "'gemma9' is not known; known"),
+        ({"model_type": "mamba"}, "'mamba' is not known; known"),
+        ({"model_type": "olmo_hybrid"}, "'olmo_hybrid' is not known; known"),
+        ({"model_type": "granite_swa"}, "'granite_swa' is not known; known"),
+        ({"model_type": "qwen4_moe"}, "'qwen4_moe' is not known; known"),
+        ({"model_type": "qwen3moe"}, "'qwen3moe' is not known; known"),
+        ({"model_type": "starcoder"}, "'starcoder' is not known; known"),
+        ({"model_type": "granit"}, "did you mean granite"),
+        ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before is False, of which no graph"),
+        ({"model_type": "opt", "word_embed_proj_dim": 32}, "word_embed_proj_dim is 32, of which no graph"),
+        ({"model_type": "falcon", "alibi": True}, "alibi is True, of which no graph"),
         ({"model_type": "gemma3", "text_config": {"hidden_size": 0}}, "hidden_size must be a whole number"),
         ({"model_type": "deepseek_v3"}, "qk_nope_head_dim must be a whole number"),
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
@@ -254,6 +350,17 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
 def test_wrong_configurations_say_what_is_wrong(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         config_of({**TINY, **change})
+
+
+@pytest.mark.slow
+def test_no_type_of_transformers_is_taken_for_another() -> None:
+    """Whoever asks for an architecture that is not known is not led to one that is."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    for kind in {*CONFIG_MAPPING_NAMES, *(f"{kind}_text" for kind in CONFIG_MAPPING_NAMES)}:
+        if kind not in {*FAMILIES, *SAME}:
+            with pytest.raises(UsageError, match=r"is not known; known are"):
+                config_of({**TINY, "model_type": kind})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, '{"a": "' + "x" * (1 << 20) + '"}'])

@@ -1,0 +1,263 @@
+"""Logits of small models with random weights: those of the graphs, in ONNX Runtime, are transformers'."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from onnxperf.export.decoder import decoder
+from onnxperf.export.decoder_config import DecoderConfig, config_of
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+Weights = dict[str, NDArray[Any]]
+#: Sizes under the names that most configurations have.
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 96, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "pad_token_id": 0,
+}  # fmt: skip
+OLD = {"vocab_size": 96, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 64, "layer_norm_epsilon": 1e-5}
+FALCON = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96,
+          "max_position_embeddings": 64}  # fmt: skip
+#: Heads of 32 elements, each of which has keys of its own.
+WIDE = {**{k: v for k, v in SIZES.items() if k != "num_key_value_heads"}, "num_attention_heads": 2}
+WINDOWS = {"num_hidden_layers": 5, "sliding_window": 4}
+ROPE = {
+    "rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+#: Of a family, what its configuration says beside SIZES, or instead of them.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", SIZES),
+    "qwen2": ("qwen2", SIZES),
+    "qwen3": ("qwen3", {**SIZES, "head_dim": 32}),
+    "phi3": ("phi3", SIZES),
+    "gemma2": ("gemma2", {**SIZES, **WINDOWS, "head_dim": 16, "query_pre_attn_scalar": 24}),
+    "gemma3": ("gemma3_text", {**SIZES, **WINDOWS, "num_hidden_layers": 7, "head_dim": 16}),
+    "glm": ("glm", {**SIZES, "head_dim": 32}),
+    "glm4": ("glm4", {**SIZES, "head_dim": 32}),
+    "gpt2": ("gpt2", OLD),
+    "gpt_bigcode": ("gpt_bigcode", OLD),
+    "opt": ("opt", {**{k: v for k, v in WIDE.items() if k != "intermediate_size"}, "ffn_dim": 96}),
+    "falcon": ("falcon", FALCON),
+    "falcon of two norms": ("falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon of one norm": (
+        "falcon",
+        {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon in turn": ("falcon", {**FALCON, "parallel_attn": False, "bias": True}),
+    "gpt_neox": ("gpt_neox", {**WIDE, "rotary_pct": 0.5}),
+    "phi": ("phi", {**WIDE, "partial_rotary_factor": 0.5}),
+    "starcoder2": ("starcoder2", {**SIZES, "sliding_window": 4}),
+    "stablelm": (
+        "stablelm",
+        {**WIDE, "num_key_value_heads": 1, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+    ),
+    "cohere": ("cohere", SIZES),
+    "cohere2": ("cohere2", {**SIZES, **WINDOWS}),
+    "nemotron": ("nemotron", {**WIDE, "num_key_value_heads": 1}),
+    "granite": (
+        "granite",
+        {**SIZES, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+         "attention_multiplier": 0.3},
+    ),
+    "olmo2": ("olmo2", SIZES),
+    "olmo3": ("olmo3", {**SIZES, **WINDOWS}),
+    "exaone4": ("exaone4", {**SIZES, **WINDOWS, "head_dim": 16}),
+    "smollm3": ("smollm3", {**SIZES, "num_hidden_layers": 5}),
+    "seed_oss": ("seed_oss", {**SIZES, "head_dim": 16}),
+    "ernie4_5": ("ernie4_5", {**SIZES, "head_dim": 16, "use_bias": True}),
+    "ministral3": ("ministral3", {**SIZES, "head_dim": 16, "rope_parameters": ROPE}),
+    "mixtral": ("mixtral", {**SIZES, **EXPERTS}),
+    "granitemoe": ("granitemoe", {**SIZES, **EXPERTS, "attention_multiplier": 0.25}),
+    "olmoe": ("olmoe", {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}),
+    "qwen3_moe": (
+        "qwen3_moe",
+        {**SIZES, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+         "norm_topk_prob": True},
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+         "shared_expert_intermediate_size": 32, "norm_topk_prob": True},
+    ),
+    "gpt_oss": ("gpt_oss", {**SIZES, **EXPERTS, "head_dim": 16, "sliding_window": 4, "rope_parameters": ROPE}),
+}  # fmt: skip
+AROUND_ONE = ("gemma2", "gemma3_text", "nemotron")  # families whose code adds 1 to the weights of norms
+#: transformers' names of weights as those of the graphs.
+NAMES = (
+    (r"^(model|transformer|gpt_neox|decoder|backbone)\.", ""),
+    (r"^(model|decoder)\.", ""),
+    (r"^h\.", "layers."),
+    (r"^(wte|embed_in|word_embeddings|embeddings)\.", "embed_tokens."),
+    (r"^wpe\.", "embed_positions."),
+    (r"^(ln_f|final_layer_norm|final_layernorm|norm_f)\.", "norm."),
+    (r"^embed_out\.", "lm_head."),
+    (r"\.(self_attn|attention|self_attention)\.", ".attn."),
+    (r"\.block_sparse_moe\.", ".mlp."),
+    (r"\.attn\.(c_attn|query_key_value)\.", ".attn.qkv_proj."),
+    (r"\.attn\.(c_proj|dense|out_proj)\.", ".attn.o_proj."),
+    (r"\.(q|k)_layernorm\.", r".\1_norm."),
+    (r"\.(mlp\.)?(c_fc|fc1|dense_h_to_4h)\.", ".mlp.up_proj."),
+    (r"\.(mlp\.c_proj|fc2|mlp\.fc2|dense_4h_to_h|mlp\.dense_4h_to_h)\.", ".mlp.down_proj."),
+    (r"\.(ln_1|ln_attn|self_attn_layer_norm)\.", ".input_layernorm."),
+    (r"\.(ln_2|ln_mlp)\.", ".post_attention_layernorm."),
+    (r"(layers\.\d+)\.final_layer_norm\.", r"\1.post_attention_layernorm."),
+    (r"\.mlp\.(gate|router|router\.layer)\.(weight|bias)", r".moe.router.\2"),
+    (r"\.mlp\.experts\.", ".moe."),
+    (r"\.mlp\.shared_expert", ".shared_expert"),
+)
+
+
+def taken(model: Any, c: DecoderConfig) -> Weights:
+    """transformers' weights by the names of the graphs, laid out as these have them."""
+    state: Weights = {}
+    for key, value in model.state_dict().items():
+        for pattern, name in NAMES:
+            key = re.sub(pattern, name, key)
+        state[key] = value.detach().float().numpy()
+    turned = c.model_type == "gpt2"  # whose products have weights [in, out]
+    weights: Weights = {}
+    for key, value in state.items():
+        if c.model_type in AROUND_ONE and "norm" in key and key.endswith("weight"):
+            value = value + 1
+        if (
+            value.ndim == 2
+            and key.endswith("weight")
+            and not key.startswith("embed")
+            and not (turned and "layers" in key)
+        ):
+            value = value.T
+        weights[key] = value
+    for i in range(c.layers):
+        at = f"layers.{i}"
+        for kind in ("weight", "bias"):
+            _joined(weights, c, f"{at}.attn", kind)
+            if (both := weights.pop(f"{at}.mlp.gate_up_proj.{kind}", None)) is not None:
+                weights[f"{at}.mlp.gate_proj.{kind}"], weights[f"{at}.mlp.up_proj.{kind}"] = np.split(both, 2, -1)
+        _of_experts(weights, f"{at}.moe", c)
+        _norms(weights, c, at)
+    weights.setdefault("lm_head.weight", weights["embed_tokens.weight"].T)
+    return weights
+
+
+def _joined(weights: Weights, c: DecoderConfig, at: str, kind: str) -> None:
+    """Queries, keys and values as one product, in this order, from three or from one that has them by heads."""
+    if f"{at}.q_proj.{kind}" in weights and not c.qk_norm:
+        weights[f"{at}.qkv_proj.{kind}"] = np.concatenate([weights.pop(f"{at}.{p}_proj.{kind}") for p in "qkv"], -1)
+    groups = c.heads if c.model_type == "gpt_neox" else c.kv_heads if c.model_type == "falcon" else 0
+    if groups and (both := weights.get(f"{at}.qkv_proj.{kind}")) is not None:
+        if c.model_type == "falcon" and c.kv_heads == c.heads:
+            groups = c.heads
+        by_head = both.reshape(*both.shape[:-1], groups, -1, c.head_dim)
+        parts = by_head[..., :-2, :], by_head[..., -2:-1, :], by_head[..., -1:, :]
+        weights[f"{at}.qkv_proj.{kind}"] = np.concatenate([p.reshape(*both.shape[:-1], -1) for p in parts], -1)
+
+
+def _of_experts(weights: Weights, at: str, c: DecoderConfig) -> None:
+    """Gates and ups of experts as rows that alternate; gpt-oss has them as columns that do."""
+    both = weights.pop(f"{at}.gate_up_proj", None)
+    if both is None:
+        return
+    down = weights.pop(f"{at}.down_proj")
+    if c.expert_bias:
+        for fc, proj, value in (("fc1", "gate_up_proj", both), ("fc2", "down_proj", down)):
+            weights[f"{at}.{fc}.weight"] = value.swapaxes(1, 2)
+            weights[f"{at}.{fc}.bias"] = weights.pop(f"{at}.{proj}_bias")
+        return
+    gate, up = np.split(both, 2, 1)
+    weights[f"{at}.fc1.weight"] = np.stack((gate, up), 2).reshape(both.shape)
+    weights[f"{at}.fc2.weight"] = down
+
+
+def _norms(weights: Weights, c: DecoderConfig, at: str) -> None:
+    """Norms of a layer under the names of the graphs, by where they stand."""
+    names = {
+        "pre": {"post_attention_layernorm": "post_attention_norm"},
+        "parallel_two": {"post_attention_layernorm": "post_attention_norm"},
+        "parallel": {}, "post": {},
+        "both": {
+            "pre_feedforward_layernorm": "pre_feedforward_norm",
+            "post_self_attn_layernorm": "post_attention_layernorm", "post_mlp_layernorm": "post_feedforward_layernorm",
+        },
+    }[c.placement]  # fmt: skip
+    if c.model_type == "glm4":  # whose second norm before a part has the name that gemma's first behind one has
+        weights[f"{at}.pre_feedforward_layernorm.weight"] = weights.pop(f"{at}.post_attention_layernorm.weight")
+    for key in [k for k in weights if k.startswith(f"{at}.")]:
+        for old, new in names.items():
+            if f".{old}." in key:
+                weights[key.replace(old, new)] = weights.pop(key)
+
+
+def filled(model: onnx.ModelProto, weights: Weights, rotary: Any) -> None:
+    """Give the graph these weights, and tables of cosines and sines."""
+    weights = dict(weights)
+    for t in model.graph.initializer:
+        if t.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        if t.name.endswith("_cache"):
+            value = _table(t, rotary)
+        else:
+            value = weights.pop(t.name.removeprefix("/model/").removeprefix("/").replace("/", "."))
+        assert value.shape == tuple(t.dims), (t.name, value.shape, tuple(t.dims))
+        t.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(value, np.float32), t.name))
+    assert not weights, f"not in the graph: {', '.join(weights)}"
+
+
+def _table(t: onnx.TensorProto, rotary: Any) -> NDArray[Any]:
+    """Cosines or sines of all positions."""
+    kind = "sliding_attention" if t.name.startswith("local") else "full_attention"
+    frequencies = getattr(rotary, f"{kind}_inv_freq", getattr(rotary, "inv_freq", None)).numpy()
+    angles = np.arange(t.dims[0])[:, None] * frequencies
+    return np.cos(angles) if "cos" in t.name else np.sin(angles)
+
+
+def logits(model: onnx.ModelProto, ids: NDArray[Any], cuts: tuple[int, ...]) -> NDArray[Any]:
+    """Of a prompt that is taken in parts, each of which continues the last one's cache."""
+    ort = pytest.importorskip("onnxruntime")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    sizes = {"batch_size": len(ids), "max_sequence_length": 64}
+    kept = {i.name: np.zeros([sizes.get(d, d) for d in i.shape], np.float32)
+            for i in session.get_inputs() if i.name.startswith("past")}  # fmt: skip
+    names, results = [i.name for i in session.get_inputs()], []
+    for first, last in zip((0, *cuts), (*cuts, ids.shape[1]), strict=True):
+        feeds = {"input_ids": ids[:, first:last], "attention_mask": np.ones((len(ids), last), np.int64), **kept,
+                 "position_ids": np.tile(np.arange(first, last), (len(ids), 1))}  # fmt: skip
+        given = [o.name for o in session.get_outputs()]
+        outputs = dict(zip(given, session.run(None, {n: feeds[n] for n in names}), strict=True))
+        results.append(outputs["logits"])
+        kept = {name: outputs[name.replace("past_key_values", "present")] for name in kept}
+    return np.concatenate(results, 1)
+
+
+def rotary_of(model: Any) -> Any:
+    return next((m for n, m in model.named_modules() if n.endswith(("rotary_emb", "rotary"))), None)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_transformers(name: str) -> None:
+    """Of a prompt in one run, and of one in three, of which the last takes one token."""
+    kind, sizes = MODELS[name]
+    torch.manual_seed(0)
+    theirs = transformers.AutoConfig.for_model(kind, **sizes)
+    theirs._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(theirs).eval().float()
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            around = 1.0 if "norm" in key and kind not in AROUND_ONE else 0.0
+            p.copy_(torch.randn_like(p) * (0.3 if p.ndim > 1 else 0.2) + around)
+    ids = np.random.default_rng(1).integers(1, 96, (1, 12))
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)).logits.numpy()
+    c = config_of({"model_type": kind, **sizes, "torch_dtype": "float32"})
+    graph = decoder(c, dtype="float32")
+    filled(graph, taken(model, c), rotary_of(model))
+    for cuts in ((), (7, 11)):
+        np.testing.assert_allclose(logits(graph, ids, cuts), wanted, atol=2e-4 * np.abs(wanted).max(), rtol=1e-3)
