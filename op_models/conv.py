@@ -89,17 +89,27 @@ def deformable(
     return work(op, plain.size, matrix=plain.matrix_flops, vector=plain.vector_flops + extra)
 
 
-def convolved_and_state(x: Tensor, w: Tensor) -> Outputs:
+def convolved_and_state(x: Tensor, w: Tensor, *, channels_last: int = 0) -> Outputs:
     """As x[batch, channels, length], and the last values of each channel, which the next run begins with."""
-    return [(x.dtype, x.shape), (x.dtype, (*x.shape[:2], w.shape[-1] - 1))]
+    batch, length = x.shape[0], w.shape[-1] - 1
+    return [(x.dtype, x.shape), (x.dtype, (batch, length, *x.shape[2:]) if channels_last else (*x.shape[:2], length))]
 
 
-@op("com.microsoft::CausalConvWithState", outputs=convolved_and_state)
-@op("CausalConvWithState")
-def causal_conv(op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activation: str = "") -> Work:
+def causal_axes(op: Operator, *, channels_last: int = 0) -> Axes:
+    """Samples and channels by themselves."""
+    x = "N . c" if channels_last else "N c ."
+    return by_pattern(op, f"{x}, c . ., c, {x} -> {x}, {x}")
+
+
+@op("com.microsoft::CausalConvWithState", outputs=convolved_and_state, continued={1: 3}, axes=causal_axes)
+@op("CausalConvWithState", continued={1: 3}, axes=causal_axes)
+def causal_conv(
+    op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, activation: str = "", channels_last: int = 0
+) -> Work:
     """A depthwise convolution: 2 taps per output; vector: the bias, and x sigmoid(x) as `activation`."""
     channels, taps = w.shape[0], prod(w.shape[2:])
-    size = Conv(x.shape[0], channels, channels, x.shape[-1], taps, channels, 1)
+    length = x.shape[1 if channels_last else -1]
+    size = Conv(x.shape[0], channels, channels, length, taps, channels, 1, last=bool(channels_last))
     after = given(b) + (1 + SIGMOID) * (activation in ("silu", "swish"))
     return work(op, size, matrix=2 * x.size * taps, vector=x.size * after)
 

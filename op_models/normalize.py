@@ -92,10 +92,16 @@ def skip_rms_norm(op: Operator, x: Tensor, skip: Tensor, scale: Tensor, bias: Ma
     return standardise(op, *beyond(x.shape, -1), given(skip, scale, bias), rms=True)
 
 
-@op("com.microsoft::GatedRMSNorm", outputs=as_first)
+def gated_axes(op: Operator, x: Tensor, scale: Tensor) -> Axes:
+    """Rows of as many elements as the scale has, of which the last axis holds several."""
+    rows = " ".join(f"{k}" for k in range(x.rank - 1))
+    return by_pattern(op, f"{rows} (h .), , {rows} (h .) -> {rows} (h .)", sizes={"h": x.shape[-1] // scale.size})
+
+
+@op("com.microsoft::GatedRMSNorm", outputs=as_first, axes=gated_axes)
 def gated_rms_norm(op: Operator, x: Tensor, scale: Tensor, gate: Tensor) -> Work:
-    """RMSNormalization, times gate sigmoid(gate)."""
-    return standardise(op, *beyond(x.shape, -1), 3 + SIGMOID, rms=True)
+    """RMSNormalization of rows as long as the scale, times gate sigmoid(gate)."""
+    return standardise(op, x.size // max(scale.size, 1), scale.size, 3 + SIGMOID, rms=True)
 
 
 def embedded(ids: Tensor, segment_ids: Tensor | None, word: Tensor) -> Outputs:

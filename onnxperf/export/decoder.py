@@ -19,9 +19,10 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from onnxperf.export.decoder_config import DecoderConfig
+from onnxperf.export.decoder_config import ATTENDING, DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
-from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, OWN, Read, Writer
+from onnxperf.export.decoder_states import delta_net, mamba, mamba2, state_inputs
+from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, Read, Writer
 from onnxperf.ground.errors import UsageError
 
 OPSET, WITH_SCATTER = 21, 24
@@ -47,18 +48,23 @@ def decoder(
         of = " with latent attention" if config.latent else ""
         raise UsageError(f"a cache of {cache!r:.60} is not known{of}: it is {' or '.join(offered)}")
     w, c = Writer(dtype, BITS[weights] if weights else 0, cache), config
-    first = begins and c.latent > 0
-    lengths = () if first else _lengths(w)
+    first, kinds = begins and c.latent > 0, {b.mixer for b in c.blocks}
+    lengths = () if first or not kinds & set(ATTENDING) else _lengths(w)
     if c.latent and not first:
         tokens_shape(w, c)
     residual, pending = _embedded(w, c), ""
     read = Read(lengths, _tables(w, c))
-    mixers = {"attention": _attention, "latent": latent_prompt if first else latent_step}
+    mixers: dict[str, Part] = {
+        "attention": _attention, "latent": latent_prompt if first else latent_step, "delta": delta_net,
+        "mamba": mamba, "mamba2": mamba2,
+    }  # fmt: skip
     for i, layer in enumerate(c.blocks):
         at = f"/model/layers.{i}"
-        mixer = partial(mixers[layer.mixer], w, c, f"{at}/attn", i, read=read)
-        mlp = partial(_experts, w, c, at) if layer.mlp == "experts" else partial(_mlp, w, c, f"{at}/mlp", inner=c.inner)
-        residual, pending = _layer(w, c, at, residual, pending, mixer, mlp)
+        mixer = partial(mixers[layer.mixer], w, c, f"{at}/attn", i, read=read) if layer.mixer else None
+        mlps: dict[str, Part | None] = {
+            "experts": partial(_experts, w, c, at), "dense": partial(_mlp, w, c, f"{at}/mlp", inner=c.inner), "": None,
+        }  # fmt: skip
+        residual, pending = _layer(w, c, at, residual, pending, mixer, mlps[layer.mlp])
     y = _norm(w, c, "/model/norm", residual, pending, last=True)[0]
     _head(w, c, y, prune_head)
     return _model(w, c, prune_head, masked=bool(lengths))
@@ -89,10 +95,10 @@ def _tables(w: Writer, c: DecoderConfig) -> dict[tuple[int, bool], tuple[str, st
 
 
 def _layer(
-    w: Writer, c: DecoderConfig, at: str, residual: str, pending: str, mixer: Part, mlp: Part
+    w: Writer, c: DecoderConfig, at: str, residual: str, pending: str, mixer: Part | None, mlp: Part | None
 ) -> tuple[str, str]:
     """The residual stream behind a layer, and what is still to be added to it, as the next norm adds it."""
-    if c.placement.startswith("parallel"):
+    if c.placement.startswith("parallel") and mixer and mlp:
         y, residual = _norm(w, c, f"{at}/input_layernorm", residual, pending)
         z = _norm(w, c, f"{at}/post_attention_norm", residual)[0] if c.placement == "parallel_two" else y
         return residual, w.node("Add", f"{at}/parallel/Add", [mixer(x=y), mlp(x=z)])
@@ -100,6 +106,8 @@ def _layer(
     for part, before, behind in (
         (mixer, "input_layernorm", "post_attention_layernorm"), (mlp, f"{second}_norm", "post_feedforward_layernorm")
     ):  # fmt: skip
+        if part is None:
+            continue
         if c.placement == "post":
             y = residual = w.node("Add", f"{at}/{before}/Add", [residual, pending]) if pending else residual
         else:
@@ -132,6 +140,7 @@ def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: 
 def _attention(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
     """Attention over the cache of a layer."""
     layer, widths = c.blocks[i], {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
+    gate = w.product(f"{at}/gate_proj", x, c.hidden, widths["q"], c.qkv_bias) if c.gate else ""
     if c.qk_norm:
         projected = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
         projected |= {p: _of_heads(w, c, f"{at}/{p}_norm", projected[p], widths[p]) for p in ("q", "k")}
@@ -149,6 +158,8 @@ def _attention(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read)
         num_heads=c.heads, kv_num_heads=c.kv_heads, scale=c.attention_scale, local_window_size=layer.window or -1,
         softcap=c.softcap, do_rotary=int(layer.rotated > 0), rotary_interleaved=int(c.interleaved), **kept,
     )  # fmt: skip
+    if gate:
+        y = w.node("Mul", f"{at}/gate/Mul", [y, w.node("Sigmoid", f"{at}/gate/Sigmoid", [gate])])
     return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
 
 
@@ -191,15 +202,15 @@ def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
         rows = w.node("Add", f"{name}/router/Add", [rows, w.weight(f"{name}/router.bias", c.experts)])
     rows = w.node("Reshape", f"{name}/router/Reshape", [rows, w.integers(f"{name}/router/shape", -1, c.experts)])
     inputs = [x, rows]
-    for fc, n, k in (("fc1", 2 * c.expert_inner, c.hidden), ("fc2", c.hidden, c.expert_inner)):
+    for fc, n, k in (("fc1", (2 - c.plain) * c.expert_inner, c.hidden), ("fc2", c.hidden, c.expert_inner)):
         kind = TensorProto.UINT8 if bits else None
         inputs.append(w.weight(f"{name}/{fc}.weight", c.experts, n, k // packed, type=kind))
         inputs += [w.weight(f"{name}/{fc}.scales", c.experts, n, k // BLOCK)] if bits else []
         inputs.append(w.weight(f"{name}/{fc}.bias", c.experts, n) if c.expert_bias else "")
     attrs: dict[str, Any] = {
         "k": c.taken,
-        "activation_type": "swiglu",
-        "swiglu_fusion": 1,
+        "activation_type": c.activation if c.plain else "swiglu",
+        "swiglu_fusion": int(not c.plain),
         "normalize_routing_weights": int(c.normalised),
     }
     attrs |= {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0} if c.sinks else {}
@@ -238,15 +249,21 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     parts, heads, width = ["key", "value"], c.kv_heads, c.head_dim
     if c.latent:
         parts, heads, width = ["latent"], 1, c.latent + c.rope_dim
-    caches, shape = [f"{i}.{p}" for i in range(c.layers) for p in parts], (batch, heads, "max_sequence_length", width)
+    kept: dict[str, tuple[int, tuple[Dim, ...]]] = {}
+    for i, layer in enumerate(c.blocks):
+        if layer.mixer in ATTENDING:
+            kept |= {f"{i}.{p}": (w.cache, (batch, heads, "max_sequence_length", width)) for p in parts}
+        elif layer.mixer:
+            types = {"conv_state": w.type, "recurrent_state": TensorProto.FLOAT}
+            kept |= {n: (types[n.partition(".")[2]], (batch, *s)) for n, s in state_inputs(c, i).items()}
     inputs = [info("input_ids", (batch, new))]
     inputs += [info("attention_mask", (batch, "total_sequence_length"))] if masked else []
     inputs += [info("position_ids", (batch, new))] if c.latent or c.position == "learned" else []
-    inputs += [info(f"past_key_values.{name}", shape, w.cache) for name in caches]
+    inputs += [info(f"past_key_values.{name}", shape, type) for name, (type, shape) in kept.items()]
     outputs = [info("logits", (batch, 1 if prune else new, c.vocab), w.type)]
-    outputs += [info(f"present.{name}", shape, w.cache) for name in caches]
+    outputs += [info(f"present.{name}", shape, type) for name, (type, shape) in kept.items()]
     graph = helper.make_graph(w.nodes, c.model_type, inputs, outputs, w.stored)
-    domains = {"": WITH_SCATTER if c.latent else OPSET, MS: 1, **({OWN: 1} if c.latent and masked else {})}
+    domains = {"": WITH_SCATTER if c.latent else OPSET} | {n.domain: 1 for n in w.nodes if n.domain}
     opsets = [helper.make_opsetid(*x) for x in domains.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="onnxperf")
 

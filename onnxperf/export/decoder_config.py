@@ -14,7 +14,10 @@ from onnxperf.ground.errors import UsageError, near_names, printable
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
 DTYPES = ("float16", "bfloat16", "float32")
-FULL, WINDOWED = "full_attention", ("sliding_attention", "chunked_attention")
+FULL, WINDOWED, LINEAR = "full_attention", ("sliding_attention", "chunked_attention"), "linear_attention"
+#: Other names of a layer's kind; letters are Nemotron-H's.
+KINDS = {"attention": FULL, "mamba": LINEAR, "M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+ATTENDING = ("attention", "latent")  # mixers with a cache that grows
 ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
 
 
@@ -22,7 +25,8 @@ ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
 class Layer:
     """What one layer of a decoder is.
 
-    mixer: what reads other tokens, "attention" or "latent"; mlp: "dense" or "experts"; window: how many keys a query
+    mixer: what reads other tokens, "attention", "latent", or a kind of `State`; mlp: "dense" or "experts"; "" for
+    neither; window: how many keys a query
     sees, 0 for all; rotated: elements of a head that are rotated by the position, 0 for none; local: by the tables of
     windowed layers, where these have their own.
     """
@@ -32,6 +36,40 @@ class Layer:
     window: int
     rotated: int
     local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a layer of linear attention keeps instead of keys and values: a matrix [key_dim, value_dim] for each of its
+    `heads`, and the last taps - 1 inputs of a convolution.
+
+    kind: "delta", "mamba2", or "mamba", whose heads are channels; key_heads: of queries and keys, C and B; bias: of the
+    convolution; rank: of Mamba's time steps; norms: of its time steps, B and C.
+    """
+
+    kind: str
+    key_heads: int
+    heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    bias: bool = False
+    rank: int = 0
+    norms: bool = False
+
+    @property
+    def width(self) -> int:
+        """Of values, of all heads."""
+        return self.heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: values, and queries and keys where these are not made of its result."""
+        return self.width + (0 if self.kind == "mamba" else 2 * self.key_heads * self.key_dim)
+
+    def elements(self) -> int:
+        """Of a sample in one layer."""
+        return self.width * self.key_dim + (self.taps - 1) * self.channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +87,7 @@ class DecoderConfig:
     where none are.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
-    head's values.
+    head's values. gate: attention's result is gated; state: what layers of linear attention keep.
     """
 
     model_type: str
@@ -96,6 +134,8 @@ class DecoderConfig:
     q_latent: int = 0
     nope_dim: int = 0
     v_dim: int = 0
+    gate: bool = False
+    state: State | None = None
 
     @property
     def layers(self) -> int:
@@ -123,7 +163,8 @@ class DecoderConfig:
         a window keep the last of them alone.
         """
         each = self.latent + self.rope_dim if self.latent else 2 * self.kv_heads * self.head_dim
-        return sum(each * (min(b.window or tokens, tokens) if capped else tokens) for b in self.blocks)
+        attending = [b for b in self.blocks if b.mixer in ATTENDING]
+        return sum(each * (min(b.window or tokens, tokens) if capped else tokens) for b in attending)
 
 
 def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
@@ -177,6 +218,8 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     head_dim = latent.get("head_dim", head_dim)
     bias, attention_bias = keys.flag("use_bias"), keys.flag("attention_bias")
     inner, qk_norm = keys.size("intermediate_size", 4 * hidden), keys.get("qk_norm", keys.flag("use_qk_norm"))
+    if not keys.get("num_experts"):  # the shared MLP is the only one
+        inner = keys.size("shared_expert_intermediate_size", inner)
     sizes = {
         "model_type": kind, "vocab": keys.size("vocab_size"), "hidden": hidden, "heads": heads, "kv_heads": kv_heads,
         "head_dim": head_dim, "inner": keys.size("intermediate_size_mlp", inner),
@@ -192,7 +235,7 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         "softcap": keys.number("attn_logit_softcapping", 0.0),
         "final_softcap": keys.number("final_logit_softcapping", 0.0), "expert_bias": keys.flag("expert_bias"),
         **_scales(keys, hidden, head_dim), **_stored(keys.get("quantization_config")), **_experts(keys, inner),
-        **latent,
+        **latent, "gate": keys.flag("gate"), "state": _state(keys, hidden) if keys.get("state") else None,
     }  # fmt: skip
     return DecoderConfig(blocks=_blocks(keys, sizes), **sizes)
 
@@ -203,8 +246,9 @@ class Keys:
     """
 
     def __init__(self, config: Mapping[str, Any], usual: Mapping[str, Any], where: str) -> None:
-        named = {ALIASES.get(key, key): (key, value) for key, value in config.items() if key in ALIASES}
-        named |= {key: (key, value) for key, value in config.items() if key not in ALIASES}
+        names = {**ALIASES, **usual.get("names", {})}
+        named = {names[key]: (key, value) for key, value in config.items() if key in names}
+        named |= {key: (key, value) for key, value in config.items() if key not in names}
         rope, share = config.get("rope_parameters"), "partial_rotary_factor"
         if isinstance(rope, Mapping) and share in rope:
             named[share] = share, rope[share]
@@ -288,7 +332,9 @@ def _scales(keys: Keys, hidden: int, head_dim: int) -> dict[str, float]:
 def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """What each layer is."""
     count = keys.size("num_hidden_layers", most=MAX_LAYERS)
-    windows = _windows(keys, count)
+    kinds = _kinds(keys, count)
+    window = keys.size(keys.get("window", "sliding_window"), 0, least=0) if keys.flag("use_sliding_window", True) else 0
+    windows = [window if k in WINDOWED else 0 for k in kinds]
     rotated = sizes["head_dim"] - sizes.get("nope_dim", 0)
     rotated = keys.size("rotary_dim", int(rotated * keys.number("partial_rotary_factor", 1.0)))
     rotated = max(2, rotated // 2 * 2) if sizes["position"] == "rope" else 0
@@ -296,28 +342,40 @@ def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     if every := keys.size("no_rope_layer_interval", 0, least=0):
         rotate = [(i + 1) % every > 0 for i in range(count)]
     rotate = keys.each("no_rope_layers", count, (0, 1), rotate) if keys.get("no_rope_layers") else rotate
-    sparse, mixer = _sparse(keys, count) if sizes["experts"] else [False] * count, "attention"
-    return tuple(
-        Layer("latent" if sizes.get("latent") else mixer, "experts" if s else "dense", w, rotated if r else 0,
-              bool(w) and keys.flag("local_tables"))
-        for w, r, s in zip(windows, rotate, sparse, strict=True)
-    )  # fmt: skip
+    sparse = _sparse(keys, count) if sizes["experts"] else [False] * count
+    attention, state = "latent" if sizes.get("latent") else "attention", keys.get("state")
+    single, local = keys.flag("single"), keys.flag("local_tables")
+    blocks = []
+    for kind, w, r, s in zip(kinds, windows, rotate, sparse, strict=True):
+        mixer = state if kind == LINEAR else "" if kind in ("mlp", "moe") else attention
+        mlp = "experts" if kind == "moe" or (s and not single) else "dense"
+        turned = rotated if r and mixer == attention else 0
+        blocks.append(Layer(mixer, "" if single and mixer else mlp, w, turned, w > 0 and local))
+    return tuple(blocks)
 
 
-def _windows(keys: Keys, layers: int) -> list[int]:
-    """How many keys a query sees in each layer, 0 for all: by layer_types, else as the family's code does."""
-    window = keys.size(keys.get("window", "sliding_window"), 0, least=0) if keys.flag("use_sliding_window", True) else 0
+def _kinds(keys: Keys, layers: int) -> list[str]:
+    """The kind of each layer: by layer_types, else as the family's code does."""
     first, every = keys.size("full_first", 0, least=0), keys.get("full_every", 0)
     every = len(every) if isinstance(every, str) else keys.size("full_every", 0, least=0)  # "LLLG": every fourth
-    usual = [FULL if i < first or (every and (i + 1) % every == 0) else WINDOWED[0] for i in range(layers)]
-    kinds = keys.each("layer_types", layers, (FULL, *WINDOWED), usual)
-    return [0 if k == FULL else window for k in kinds]
+    others, at = keys.get("others", WINDOWED[0]), keys.size("full_at", max(every - 1, 0), least=0)
+    usual = [FULL if i < first or (every and i % every == at) else others for i in range(layers)]
+    listed = keys.get("layer_types", usual)
+    if isinstance(listed, (list, str)):
+        keys.values["layer_types"] = [KINDS.get(k, k) if isinstance(k, str) else k for k in listed]
+    kinds = (
+        FULL,
+        *WINDOWED,
+        *((LINEAR,) if keys.get("state") else ()),
+        *(("mlp", "moe") if keys.get("single") else ()),
+    )
+    return keys.each("layer_types", layers, kinds, usual)
 
 
 def _sparse(keys: Keys, layers: int) -> list[bool]:
     """Which layers have experts."""
     first, step = keys.size("first_k_dense_replace", 0, least=0), keys.size("moe_layer_freq", 1)
-    place = step - 1 if keys.flag("last_of_step") else 0
+    place = keys.size("moe_at", step - 1 if keys.flag("last_of_step") else 0, least=0)
     whole = keys.get("mlp_only_layers", [])
     if not isinstance(whole, list):
         raise keys.wrong("mlp_only_layers", "a list of layers")
@@ -330,6 +388,30 @@ def _stored(quantised: Any) -> dict[str, Any]:
     if how == "mxfp4":  # of experts alone
         return {"expert_bits": 4}
     return {"stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else ""}
+
+
+def _state(keys: Keys, hidden: int) -> State:
+    """What a layer of linear attention keeps."""
+    kind, taps = keys.text("state", ""), keys.size("mamba_d_conv", 4)
+    if kind == "delta":
+        groups, heads = (keys.size(f"linear_num_{x}_heads") for x in ("key", "value"))
+        dim, value_dim = (keys.size(f"linear_{x}_head_dim") for x in ("key", "value"))
+        if heads % groups:
+            raise keys.wrong("linear_num_value_heads", f"a multiple of {groups}")
+        return State(kind, groups, heads, dim, value_dim, keys.size("linear_conv_kernel_dim"))
+    width, n, bias = (
+        keys.size("mamba_expand", 2) * hidden,
+        keys.size("mamba_d_state"),
+        keys.flag("mamba_conv_bias", True),
+    )
+    auto = {"mamba_dt_rank": -(-hidden // 16), "mamba_head_dim": width // keys.size("mamba_num_heads", 1)}
+    keys.values |= {key: value for key, value in auto.items() if keys.get(key, "auto") == "auto"}
+    if kind == "mamba":
+        return State(kind, 1, width, n, 1, taps, bias, keys.size("mamba_dt_rank"), keys.flag("state_norms"))
+    groups, heads = keys.size("mamba_n_groups"), keys.size("mamba_num_heads")
+    if heads % groups:
+        raise keys.wrong("mamba_n_groups", f"a divisor of {heads} heads")
+    return State(kind, groups, heads, n, keys.size("mamba_head_dim"), taps, bias)
 
 
 def _latent(keys: Keys) -> dict[str, Any]:

@@ -8,8 +8,13 @@ local_tables: windowed layers have tables of cosines and sines of their own; sca
 qk_norm: of queries and keys, by "head" or "whole"; sinks: attention has a learnt logit for nothing;
 qkv_bias, out_bias, head_bias, expert_bias: biases of products; plain: the MLP has no gate; latent: attention is;
 window: the key of the window's size; full_every: so often a layer sees all positions, as the full_first do;
-last_of_step: of so many layers the last has experts, not the first; shared_gate: a gate weights shared experts;
-must: values that other keys must have (a name: that key's), as no graph is written of others.
+full_at: of so many layers which, the last unless it says so; others: what the others are;
+state: what linear attention is, "delta", "mamba" or "mamba2" (see decoder_states);
+state_norms: of its time steps, B and C;
+single: a layer is either a mixer or an MLP; gate: a product of its own gates what attention gives;
+moe_at, last_of_step: of so many layers the last has experts, not the first; shared_gate: a gate weights shared experts;
+must: values that other keys must have (a name: that key's), as no graph is written of others;
+names: of keys in this family alone.
 """
 
 from __future__ import annotations
@@ -23,6 +28,15 @@ PLACEMENTS = {
 GEMMA = {
     "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
     "num_key_value_heads": 4, "sliding_window": 4096,
+}  # fmt: skip
+QWEN_DELTA = {
+    "state": "delta", "qk_norm": "head", "gate": True, "head_dim": 256, "partial_rotary_factor": 0.25, "full_every": 4,
+    "others": "linear_attention", "max_position_embeddings": 32768, "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+}  # fmt: skip
+MAMBA = {
+    "single": True, "position": "none", "others": "linear_attention", "num_attention_heads": 1,
+    "max_position_embeddings": 1 << 20,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -148,16 +162,47 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_norm": "whole", "head_dim": 128, "num_key_value_heads": 8, "num_experts": 256, "num_experts_per_tok": 8,
         "rotary_dim": 64, "max_position_embeddings": 196608,
     },
+    "qwen3_next": {
+        **QWEN_DELTA, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts": 512,
+        "num_experts_per_tok": 10, "last_of_step": True, "shared_gate": True, "num_key_value_heads": 2,
+    },
+    "qwen3_5_text": {**QWEN_DELTA, "num_key_value_heads": 4},
+    "qwen3_5_moe_text": {
+        **QWEN_DELTA, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_experts": 256,
+        "num_experts_per_tok": 8, "last_of_step": True, "shared_gate": True, "num_key_value_heads": 2,
+    },
+    "mamba": {**MAMBA, "state": "mamba", "names": {"intermediate_size": "mamba_width"}, "mamba_d_state": 16},
+    "mamba2": {
+        **MAMBA, "state": "mamba2", "names": {"num_heads": "mamba_num_heads", "head_dim": "mamba_head_dim"},
+        "mamba_d_state": 128, "mamba_n_groups": 8, "mamba_num_heads": 128, "mamba_head_dim": 64,
+    },
+    "nemotron_h": {
+        "state": "mamba2", "single": True, "position": "none", "plain": True, "hidden_act": "relu2", "head_dim": 128,
+        "num_key_value_heads": 8, "mamba_d_state": 128, "mamba_n_groups": 8, "mamba_num_heads": 128,
+        "mamba_head_dim": 64, "n_shared_experts": 1, "must": {"moe_latent_size": None},
+    },
+    "granitemoehybrid": {
+        "state": "mamba2", "position": "none", "names": {"position_embedding_type": "position"}, "num_experts": 8,
+        "num_experts_per_tok": 2, "shared_expert_intermediate_size": 1024, "mamba_d_state": 256, "mamba_n_groups": 1,
+        "mamba_num_heads": 128,
+    },
+    "jamba": {
+        "state": "mamba", "position": "none", "state_norms": True, "num_key_value_heads": 8, "full_every": 8,
+        "full_at": 4, "others": "linear_attention", "num_experts": 16, "num_experts_per_tok": 2, "moe_layer_freq": 2,
+        "moe_at": 1, "mamba_d_state": 16, "max_position_embeddings": 262144, "norm_topk_prob": False,
+    },
 }  # fmt: skip
 #: Model types that have the text decoder of another, in a table of its own (text_config) or beside the rest.
 SAME = {
     "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe", "kimi_k2": "deepseek_v3", "exaone": "llama",
+    "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
 #: Types of transformers that are no slips of the pen, near as their names are to known ones.
 OTHERS = {
-    "gemma3n_text", "glm4v", "glm4v_moe", "gpt_neo", "ministral", "mllama", "molmo2", "olmo", "pixtral", "xglm",
+    "gemma3n_text", "glm4v", "glm4v_moe", "gpt_neo", "ministral", "mllama", "molmo2", "olmo", "pixtral", "qwen3_text",
+    "xglm",
 }  # fmt: skip
 #: Other names of keys.
 ALIASES = {
@@ -174,7 +219,14 @@ ALIASES = {
     "n_routed_experts": "num_experts", "moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok",
     "moe_num_shared_experts": "n_shared_experts", "moe_layer_start_index": "first_k_dense_replace",
     "moe_layer_interval": "moe_layer_freq", "interleave_moe_layer_step": "moe_layer_freq",
-    "decoder_sparse_step": "moe_layer_freq",
+    "decoder_sparse_step": "moe_layer_freq", "expert_layer_period": "moe_layer_freq", "expert_layer_offset": "moe_at",
+    "attn_layer_period": "full_every", "attn_layer_offset": "full_at", "full_attention_interval": "full_every",
+    "layers_block_type": "layer_types", "hybrid_override_pattern": "layer_types",
+    "shared_intermediate_size": "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size", "mamba_n_heads": "mamba_num_heads",
+    "mamba_d_head": "mamba_head_dim", "ssm_state_size": "mamba_d_state", "state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv", "n_groups": "mamba_n_groups", "use_conv_bias": "mamba_conv_bias",
+    "time_step_rank": "mamba_dt_rank", "expand": "mamba_expand",
 }  # fmt: skip
 #: How an activation is written.
 ACTIVATIONS = {

@@ -49,6 +49,11 @@ class Writer:
         self.stored.append(helper.make_tensor(name, type or self.type, (), [value]))
         return name
 
+    def constant(self, name: str, size: int, value: float) -> str:
+        """A vector of one value."""
+        self.stored.append(helper.make_tensor(name, self.type, (size,), [value] * size))
+        return name
+
     def scales(self, name: str, *parts: str) -> list[str]:
         """A scale for each part of a cache of 8 bits, of all its elements; none for another cache."""
         names = [f"{name}/{part}_scale" for part in parts] if self.cache != self.type else []

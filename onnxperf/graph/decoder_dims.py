@@ -20,6 +20,7 @@ WRITTEN = {
 }
 
 
+STATES = ("conv", "recurrent", "ssm")  # in names of what is kept of a past, beside keys and values
 #: What a dimension of an input can stand for.
 BATCH, NEW, PAST, TOTAL = "batch", "number of new tokens", "past length", "length of the mask"
 
@@ -33,7 +34,7 @@ class DecoderDims:
     in_place: whether the model writes into these buffers of full length, as ONNX Runtime GenAI runs GroupQueryAttention
     on CUDA; room: the tokens that caches of a fixed length have room for, which the model gives back as long, 0 of
     others; written: caches that a model declares to be of another length as outputs, and the dimensions that these
-    buffers have.
+    buffers have; states: inputs with what linear attention and convolutions keep, as much whatever the length.
     """
 
     places: tuple[tuple[str, Dim], ...]
@@ -43,6 +44,7 @@ class DecoderDims:
     in_place: bool
     room: int = 0
     written: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+    states: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ class DecoderDims:
 
 def decoder_dims(model: ModelProto) -> DecoderDims:
     """The dimensions of a decoder: of the integer input with two axes that is named for ids or tokens, of positions,
-    of the inputs with four axes and more that are named for a past or a cache, and of masks with two axes.
+    of the inputs with four axes and more that are named for a past or a cache, of states, and of masks with two axes.
 
     Raises UsageError where the model has no such ids.
     """
@@ -97,10 +99,13 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
     ids = [n for n in pairs if named(n, ("ids", "token")) and not named(n, ("position", "type", "segment", "mask"))]
     if not ids:
         raise UsageError("the model is not a decoder: it has no input of token ids [batch, length], such as input_ids")
-    caches = tuple(n for n, shape in shapes.items() if len(shape) >= 4 and named(n, ("past", "cache")))
+    kept = [n for n in shapes if named(n, ("past", "cache"))]
+    states = tuple(n for n in kept if named(n, STATES))
+    caches = tuple(n for n in kept if n not in states and len(shapes[n]) >= 4)
     masks = [n for n, shape in shapes.items() if len(shape) == 2 and "mask" in n.lower()]
     positions = [n for n in pairs if named(n, ("position",)) and shapes[n][0] != 1]
     places = [(what, d) for n in (*ids[:1], *positions) for what, d in zip((BATCH, NEW), shapes[n], strict=True)]
+    places += [(BATCH, shapes[n][0]) for n in states if shapes[n]]
     places += [(what, shapes[n][at]) for n in caches for what, at in ((BATCH, -4), (PAST, -2))]
     places += [(what, d) for n in masks for what, d in zip((BATCH, TOTAL), shapes[n], strict=True)]
     in_place = bool(caches) and any(n.op_type in WRITTEN for n in model.graph.node)
@@ -110,5 +115,5 @@ def decoder_dims(model: ModelProto) -> DecoderDims:
                for o, i in WRITTEN.get(n.op_type, ()) if o < len(n.output) and i < len(n.input)]  # fmt: skip
     written = tuple((o, shapes[i]) for o, i in buffers if i in caches and o in outputs and outputs[o] != shapes[i])
     room = fixed[0] if fixed and isinstance(fixed[0], int) else 0
-    inputs = tuple(dict.fromkeys((*ids[:1], *positions, *caches, *masks)))
-    return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], inputs, caches, in_place, room, written)
+    inputs = tuple(dict.fromkeys((*ids[:1], *positions, *caches, *states, *masks)))
+    return DecoderDims(tuple(dict.fromkeys(places)), shapes[ids[0]][1], inputs, caches, in_place, room, written, states)

@@ -54,6 +54,13 @@ LATENT = (
     " whose heads share keys of {} elements, the first {} of them values"
 )
 
+#: Of a configuration with layers of linear attention.
+STATES = (
+    "linear attention and state spaces, {} of {} layers, are not validated: each is predicted as one kernel, of a"
+    " prompt as products of chunks of 64 tokens, of a step as reading and writing its state, {} a sample in all, in"
+    " float32"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Generation(Document):
@@ -208,6 +215,7 @@ def steps_of(
     told += [] if prune_lm_head else [EVERY_POSITION]
     told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
+    told += [_kept_states(c)] if c.state else []
     steps = Steps(built, gpu, asked, begins, told=tuple(told))
     steps.check()
     return steps, c.positions
@@ -216,6 +224,12 @@ def steps_of(
 def _half(gpu: Gpu) -> str:
     """The type of 16 bits in which a card serves: bfloat16, or float16 where it has no unit for that."""
     return "float16" if lacks_unit(find(gpu)[0], "bf16") else "bfloat16"
+
+
+def _kept_states(c: DecoderConfig) -> str:
+    """What is assumed of layers that keep a state."""
+    kept = [c.state.elements() for b in c.blocks if c.state and b.mixer == c.state.kind]
+    return STATES.format(len(kept), c.layers, size(4 * sum(kept)))
 
 
 def _kept_whole(c: DecoderConfig, bits: int) -> str:

@@ -23,8 +23,8 @@ class Batch(Document):
 
     first: until the first token of each sample; token: each further one, on average; begin, end: with the shortest and
     the longest context; whole: until the last token. needed_bytes: the most of the card's memory that any run needs,
-    with CUDA's context; cache_bytes: what keys and values take of it; longest_context: tokens of a sample, prompt and
-    output, for whose cache there is room.
+    with CUDA's context; cache_bytes: what keys, values and states take of it; longest_context: tokens of a sample,
+    prompt and output, for whose cache there is room.
     """
 
     batch: int
@@ -122,10 +122,10 @@ def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: 
     ends = [steps.seconds(samples, 1, past) for past in (pasts[0], pasts[-1])]
     m = steps.at(samples, 1, lengths.last).memory
     each = cache_bytes_per_token * samples
-    needed = needed_bytes(steps, samples, lengths)
+    needed, states = needed_bytes(steps, samples, lengths), samples * steps.state_bytes()
     return Batch(
         batch=batch, output=lengths.output, first=first_token(steps, samples, lengths), token=decode, begin=ends[0],
-        end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest),
+        end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest) + states,
         capacity_bytes=m.capacity_bytes, longest_context=longest_context(m, steps, each, lengths),
     )  # fmt: skip
 
@@ -140,8 +140,8 @@ def longest_context(m: Memory, steps: Steps, each: int, lengths: Lengths) -> int
     """Tokens for whose caches, of `each` bytes a token, there is room beside what else a decode step of these lengths
     needs; those that the model itself has room for where that is fixed.
     """
-    if steps.room:
-        return steps.room
+    if steps.room or not each:
+        return steps.room or lengths.positions or lengths.longest
     held = steps.copies * each * (lengths.longest if steps.copies == 1 else lengths.last)
     room = m.capacity_bytes - m.context_bytes - m.total_bytes + held
     most = max(0, int(room // (steps.copies * each)))

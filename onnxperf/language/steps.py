@@ -134,6 +134,11 @@ class Steps:
         held = sum(caches.values())
         return held // (dims.room or (self.longest if dims.in_place else 1))
 
+    def state_bytes(self) -> int:
+        """Bytes of what linear attention and convolutions keep of one sample, whatever its length."""
+        run, states = self._run(1, 1, 1), self._dims(self.model).states
+        return sum(t.bytes for t in run.typed_graph.inputs if t.name in states)
+
     def _run(self, batch: int, new: int, past: int) -> Run:
         """The run that `at` describes."""
         model = self.prompt if self.prompt is not None and past == 0 else self.model
@@ -147,7 +152,7 @@ class Steps:
         """What of TOLD is said of that run, each once."""
         run = self._run(batch, new, past)
         attending = [o.type.endswith("Attention") for o in run.run_graph.operators]
-        apart = () if any(attending) else (APART.format(len(run.kernels.rows)),)
+        apart = () if any(attending) or not self._dims(self.model).caches else (APART.format(len(run.kernels.rows)),)
         messages = (n.message for n in notes(run, 0) if n.code in TOLD)
         return tuple(dict.fromkeys((*self.told, *apart, *messages)))
 
@@ -180,7 +185,7 @@ class Steps:
                 raise UsageError(f"{what} must map names to sizes; a {type(sizes).__name__} does not")
             if decided := [name for name in names if name in sizes]:
                 raise UsageError(f"--batch, --prompt and --output decide {decided[0]!r:.60}: leave it out of {flag}")
-        if not dims.caches:
+        if not dims.caches and not dims.states:
             why = "it has no inputs for a KV cache, so that every step would recompute all tokens"
             raise UsageError(f"{self.model.name} can't be continued: {why}; export it with a KV cache")
         if self.prompt is None and dims.new == 1:

@@ -183,6 +183,38 @@ PUBLISHED = {
     "ERNIE-4.5-21B-A3B": (
         sizes(103424, 2560, 28, 20, 4, 12288, model_type="ernie4_5_moe", moe_intermediate_size=1536), 21.83,
     ),
+    "Qwen3-Next-80B-A3B": (sizes(151936, 2048, 48, 16, 2, 5632, model_type="qwen3_next"), 79.67),
+    "Qwen3.5-9B": ({"model_type": "qwen3_5", "text_config": sizes(248320, 4096, 32, 16, 4, 12288)}, 8.95),
+    "Qwen3.5-27B": (
+        sizes(248320, 5120, 64, 24, 4, 17408, model_type="qwen3_5_text", linear_num_value_heads=48), 26.9,
+    ),
+    "Qwen3.5-35B-A3B": (sizes(248320, 2048, 40, 16, 2, 512, model_type="qwen3_5_moe_text"), 34.66),
+    "Mamba-2.8B": (
+        {"model_type": "mamba", "vocab_size": 50280, "hidden_size": 2560, "num_hidden_layers": 64, "state_size": 16,
+         "tie_word_embeddings": True}, 2.77,
+    ),
+    "Mamba-Codestral-7B": (
+        {"model_type": "mamba2", "vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64, "state_size": 128,
+         "n_groups": 8, "num_heads": 128, "head_dim": 64}, 7.285,
+    ),
+    "Nemotron-Nano-9B-v2": (
+        {"model_type": "nemotron_h", "vocab_size": 131072, "hidden_size": 4480, "num_hidden_layers": 56,
+         "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+         "num_attention_heads": 40, "intermediate_size": 15680, "mamba_head_dim": 80}, 8.89,
+    ),
+    "Nemotron-3-Nano-30B-A3B": (
+        {"model_type": "nemotron_h", "vocab_size": 131072, "hidden_size": 2688, "num_hidden_layers": 52,
+         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "num_attention_heads": 32,
+         "num_key_value_heads": 2, "intermediate_size": 1856, "mamba_num_heads": 64, "n_routed_experts": 128,
+         "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712}, 31.58,
+    ),
+    "Jamba-v0.1": (sizes(65536, 4096, 32, 32, 8, 14336, model_type="jamba"), 51.57),
+    "Granite-4.0-H-Tiny": (
+        {"model_type": "granitemoehybrid", "vocab_size": 100352, "hidden_size": 1536, "num_hidden_layers": 40,
+         "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 512, "num_local_experts": 64,
+         "num_experts_per_tok": 6, "mamba_n_heads": 48, "mamba_d_state": 128, "tie_word_embeddings": True,
+         "layer_types": ["attention" if i in (5, 15, 25, 35) else "mamba" for i in range(40)]}, 6.94,
+    ),
     "MiniMax-M2": (sizes(200064, 3072, 62, 48, 8, 1536, model_type="minimax_m2"), 228.7),
 }  # fmt: skip
 
@@ -312,10 +344,15 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
     [
         ({"model_type": "gpt9"}, "'gpt9' is not known; known are cohere, cohere2, deepseek"),
         ({"model_type": "lama"}, "did you mean llama"),
-        ({"model_type": "qwen3_5_text"}, "'qwen3_5_text' is not known; known"),
-        ({"model_type": "qwen3_next"}, "'qwen3_next' is not known; known"),
+        ({"model_type": "qwen3_6_text"}, "'qwen3_6_text' is not known; known"),
+        ({"model_type": "qwen4_next"}, "'qwen4_next' is not known; known"),
+        ({"model_type": "qwen3_next", "linear_num_value_heads": 3}, "linear_num_value_heads must be a multiple of 16"),
+        ({"model_type": "jamba", "layers_block_type": ["mlp", "mamba"]}, "layers_block_type must be 2 of full_att"),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-?"}, "hybrid_override_pattern must be 2 of full"),
+        ({"model_type": "mamba2", "n_groups": 3}, "n_groups must be a divisor of 128 heads"),
         ({"model_type": "gemma9"}, "'gemma9' is not known; known"),
-        ({"model_type": "mamba"}, "'mamba' is not known; known"),
+        ({"model_type": "mamba3"}, "'mamba3' is not known; known"),
+        ({"model_type": "falcon_mamba"}, "'falcon_mamba' is not known; known"),
         ({"model_type": "olmo_hybrid"}, "'olmo_hybrid' is not known; known"),
         ({"model_type": "granite_swa"}, "'granite_swa' is not known; known"),
         ({"model_type": "qwen4_moe"}, "'qwen4_moe' is not known; known"),

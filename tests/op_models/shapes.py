@@ -537,17 +537,24 @@ def recurrent(gates: int, transposed: bool = False) -> Callable[[Draw], Case]:
 
 
 def linear_attention(draw: Draw) -> Case:
-    b, t, kv, share, d, e = (draw(DIM) for _ in range(6))
+    b, t, kv, share, d, e = (max(draw(DIM), int(k > 1)) for k in range(6))
     rule = draw(st.sampled_from(["linear", "gated", "delta", "gated_delta"]))
     decay = (b, t, kv) if "gated" in rule else None
     beta = (b, t, kv) if "delta" in rule else None
 
     def steps() -> None:
-        for _ in range(b * t * kv):
-            if "delta" in rule:
-                of(1, d) @ of(d, e)  # what the state holds for this key
-            of(d, 1) @ of(1, e)  # what is added to it
-            of(share, d) @ of(d, e)  # what the queries find there
+        for _ in range(b * kv):
+            for _ in range(t):
+                if "delta" in rule:
+                    of(1, d) @ of(d, e)  # what the state holds for this key
+                of(d, 1) @ of(1, e)  # what is added to it
+                of(share, d) @ of(d, e)  # what the queries find there
+            if t > 1:  # tokens among each other, all in one chunk
+                of(share * t, d) @ of(d, t)
+                of(share * t, t) @ of(t, e)
+                if "delta" in rule:
+                    of(t, d) @ of(d, t)
+                    of(t, t) @ of(t, d + e)
 
     inputs = [(b, t, kv * share * d), (b, t, kv * d), (b, t, kv * e), None, decay, beta]
     attrs = {"q_num_heads": kv * share, "kv_num_heads": kv, "update_rule": rule}
@@ -598,6 +605,33 @@ def latent(draw: Draw) -> Case:
     b, q, h, d, n, e = (draw(DIM) for _ in range(6))
     inputs: list[Shape | None] = [(b * q, h, d), (b, q, d), (b, 1, n, d), (b,), ()]
     return Case(inputs, [(b * q, h, min(d, e)), (b, 1, n, d)], {"v_head_size": min(d, e)}, partial=True, written=False)
+
+
+def attention_gates(draw: Draw) -> Case:
+    b, t, h = (draw(DIM) for _ in range(3))
+    return Case([(b, t, h), (h,), (h,), (b, t, h)], [(b, t, h), (b, t, h)])
+
+
+def state_space(draw: Draw) -> Case:
+    b, t, groups, share, n, e = (max(draw(DIM), int(k > 1)) for k in range(6))
+    h = groups * share
+    if draw(st.booleans()):
+        states = [(b, h, n)]
+        return Case(
+            [*[(b, t, h)] * 2, *[(b, t, n)] * 2, (h, n), (h,), (h,), *states], [(b, t, h), *states], written=False
+        )
+
+    def steps() -> None:
+        for _ in range(b):
+            for _ in range(t * h):
+                of(n, 1) @ of(1, e)  # what is added to the state
+                of(1, n) @ of(n, e)  # what is read of it
+            if t > 1:  # tokens among each other, all in one chunk
+                of(groups * t, n) @ of(n, t)
+                of(h * t, t) @ of(t, e)
+
+    inputs = [(b, t, h * e), (b, t, h), *[(b, t, groups * n)] * 2, (h,), (h,), (h,), (b, h, n, e)]
+    return Case(inputs, [(b, t, h * e), (b, h, n, e)], program=steps, written=False)
 
 
 def gated_bias(draw: Draw) -> Case:
@@ -868,6 +902,8 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "SparseAttention": sparse,
     MS + "PagedAttention": paged,
     "onnxperf::LatentAttention": latent,
+    "onnxperf::StateSpace": state_space,
+    MS + "LinearAttentionGate": attention_gates,
     MS + "GatedRelativePositionBias": gated_bias,
 }
 #: What is a row of these is no row of the first input.

@@ -210,8 +210,17 @@ CONTRIB: dict[str, tuple[str, list[Any]]] = {
         "<K = 32, N = 4, bits = 4, block_size = 16>",
         [(2, 3, 32), np.arange(64, dtype=np.uint8).reshape(4, 2, 8), (8,)],
     ),
+    "LinearAttention": (
+        '<q_num_heads = 2, kv_num_heads = 4, update_rule = "gated">',
+        [(2, 3, 8), (2, 3, 8), (2, 3, 12), (2, 4, 4, 3), (2, 3, 4)],
+    ),
+    "CausalConvWithState": ("<channels_last = 1>", [(2, 3, 4), (4, 1, 3), (4,), (2, 2, 4)]),
+    "GatedRMSNorm": ("", [(2, 3, 8), (4,), (2, 3, 8)]),
     "MoE": ("<k = 2>", [(3, 4), (3, 4), (4, 6, 4), None, (4, 4, 6)]),
 }  # fmt: skip
+
+
+WITH_STATE = {"LinearAttention", "CausalConvWithState"}
 
 
 def contrib_case(type: str) -> Case:
@@ -221,11 +230,16 @@ def contrib_case(type: str) -> Case:
     inputs = [rng.normal(size=x).astype(np.float32) if isinstance(x, tuple) else x for x in given]
     names = ["" if x is None else f"x{k}" for k, x in enumerate(inputs)]
     head = '<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>'
-    text = f"{head} g () => (float[] y) {{ y = com.microsoft.{type} {attrs} ({', '.join(names)}) }}"
+    outputs = ["y", "state"] if type in WITH_STATE else ["y"]
+    given_back = ", ".join(f"float[] {name}" for name in outputs)
+    text = (
+        f"{head} g () => ({given_back}) {{ {', '.join(outputs)} = com.microsoft.{type} {attrs} ({', '.join(names)}) }}"
+    )
     model = onnx.parser.parse_model(text)
     types = ((n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in zip(names, inputs, strict=True) if n)
     model.graph.input.extend(helper.make_tensor_value_info(*each) for each in types)
-    model.graph.output[0].type.tensor_type.ClearField("shape")
+    for info in model.graph.output:
+        info.type.tensor_type.ClearField("shape")
     return Case(model, inputs, ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]))
 
 

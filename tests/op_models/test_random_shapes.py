@@ -24,6 +24,8 @@ from tests.op_models.shapes import CASES, FEW, OTHER_ROWS, Case, counted, of
 DTYPES = sorted(t for t in BITS if BITS[t])
 KINDS = ["activation", "weight", "constant", "input"]
 VERSIONS = [0, 7, 12, 13, 28]
+#: Whose products have several shapes, which one product stands for that is larger by less than a row.
+ROUNDED = {"LinearAttention", "com.microsoft::LinearAttention", "onnxperf::StateSpace"}
 #: The rules that take the same shapes, by the first of them: each example is put through all of a group.
 GROUPS = {
     names[0]: names for names in ([n for n in CASES if CASES[n] is build] for build in dict.fromkeys(CASES.values()))
@@ -72,7 +74,9 @@ def hold(op: Operator, case: Case, products: int | None) -> None:
     if products is not None:
         assert found.matrix_flops == 2 * products, op.type
         if isinstance(size, Gemm):
-            assert found.matrix_flops == 2 * size.batch * size.m * size.n * size.k, op.type
+            row = 2 * size.batch * size.n * size.k
+            more = row * size.m - found.matrix_flops
+            assert 0 <= more < row if op.type in ROUNDED and row else more == 0, op.type
     if isinstance(size, Move):
         assert size.run >= 1, op.type
     if isinstance(size, Rows) and op.type not in OTHER_ROWS:
