@@ -48,7 +48,7 @@ def decoder(
         of = " with latent attention" if config.latent else ""
         raise UsageError(f"a cache of {cache!r:.60} is not known{of}: it is {' or '.join(offered)}")
     w, c = Writer(dtype, BITS[weights] if weights else 0, cache), config
-    first, kinds = begins and c.latent > 0, {b.mixer for b in c.blocks}
+    first, kinds = begins and c.prompt_apart, {b.mixer for b in c.blocks}
     lengths = () if first or not kinds & set(ATTENDING) else _lengths(w)
     if c.latent and not first:
         tokens_shape(w, c)
@@ -246,13 +246,16 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
         return helper.make_tensor_value_info(name, type, shape)
 
     batch, new = "batch_size", "sequence_length"
-    parts, heads, width = ["key", "value"], c.kv_heads, c.head_dim
-    if c.latent:
-        parts, heads, width = ["latent"], 1, c.latent + c.rope_dim
     kept: dict[str, tuple[int, tuple[Dim, ...]]] = {}
     for i, layer in enumerate(c.blocks):
         if layer.mixer in ATTENDING:
-            kept |= {f"{i}.{p}": (w.cache, (batch, heads, "max_sequence_length", width)) for p in parts}
+            parts = dict.fromkeys(("key", "value"), (c.kv_heads, c.head_dim))
+            if layer.mixer == "latent":
+                parts = {"latent": (1, c.latent + c.rope_dim), **({"index": (1, c.index_dim)} if layer.indexed else {})}
+            kept |= {
+                f"{i}.{p}": (w.cache, (batch, heads, "max_sequence_length", width))
+                for p, (heads, width) in parts.items()
+            }
         elif layer.mixer:
             types = {"conv_state": w.type, "recurrent_state": TensorProto.FLOAT}
             kept |= {n: (types[n.partition(".")[2]], (batch, *s)) for n, s in state_inputs(c, i).items()}

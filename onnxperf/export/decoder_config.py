@@ -16,7 +16,7 @@ MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no p
 DTYPES = ("float16", "bfloat16", "float32")
 FULL, WINDOWED, LINEAR = "full_attention", ("sliding_attention", "chunked_attention"), "linear_attention"
 #: Other names of a layer's kind; letters are Nemotron-H's.
-KINDS = {"attention": FULL, "mamba": LINEAR, "M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+KINDS = {"attention": FULL, "indexed_attention": FULL, "mamba": LINEAR, "M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 ATTENDING = ("attention", "latent")  # mixers with a cache that grows
 ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
 
@@ -28,7 +28,8 @@ class Layer:
     mixer: what reads other tokens, "attention", "latent", or a kind of `State`; mlp: "dense" or "experts"; "" for
     neither; window: how many keys a query
     sees, 0 for all; rotated: elements of a head that are rotated by the position, 0 for none; local: by the tables of
-    windowed layers, where these have their own.
+    windowed layers, where these have their own; indexed: sparse attention chooses its own keys, not those of the layer
+    before it.
     """
 
     mixer: str
@@ -36,6 +37,7 @@ class Layer:
     window: int
     rotated: int
     local: bool
+    indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ class DecoderConfig:
     where none are.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
-    head's values. gate: attention's result is gated; state: what layers of linear attention keep.
+    head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
+    all are seen. gate: attention's result is gated; state: what layers of linear attention keep.
     """
 
     model_type: str
@@ -134,6 +137,9 @@ class DecoderConfig:
     q_latent: int = 0
     nope_dim: int = 0
     v_dim: int = 0
+    index_heads: int = 0
+    index_dim: int = 0
+    index_count: int = 0
     gate: bool = False
     state: State | None = None
 
@@ -157,14 +163,22 @@ class DecoderConfig:
         """Of latent attention's head_dim, what is rotated."""
         return self.head_dim - self.nope_dim
 
+    @property
+    def prompt_apart(self) -> bool:
+        """Whether a prompt has a graph of its own: with latent attention to all keys."""
+        return self.latent > 0 and not self.index_count
+
     def cache_elements(self, *, tokens: int = 1, capped: bool = False) -> int:
         """Elements that so many tokens of a sample take in the cache: 2 kv_heads head_dim of a token in each layer
-        with attention, and latent + rope_dim with latent attention, whatever the number of heads. capped: layers with
-        a window keep the last of them alone.
+        with attention, and latent + rope_dim with latent attention, whatever the number of heads, beside index_dim in
+        layers that are indexed. capped: layers with a window keep the last of them alone.
         """
         each = self.latent + self.rope_dim if self.latent else 2 * self.kv_heads * self.head_dim
         attending = [b for b in self.blocks if b.mixer in ATTENDING]
-        return sum(each * (min(b.window or tokens, tokens) if capped else tokens) for b in attending)
+        return sum(
+            (each + self.index_dim * b.indexed) * (min(b.window or tokens, tokens) if capped else tokens)
+            for b in attending
+        )
 
 
 def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
@@ -345,13 +359,20 @@ def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     sparse = _sparse(keys, count) if sizes["experts"] else [False] * count
     attention, state = "latent" if sizes.get("latent") else "attention", keys.get("state")
     single, local = keys.flag("single"), keys.flag("local_tables")
-    blocks = []
-    for kind, w, r, s in zip(kinds, windows, rotate, sparse, strict=True):
+    blocks, indexed = [], _indexed(keys, count) if sizes.get("index_count") else [False] * count
+    for kind, w, r, s, x in zip(kinds, windows, rotate, sparse, indexed, strict=True):
         mixer = state if kind == LINEAR else "" if kind in ("mlp", "moe") else attention
         mlp = "experts" if kind == "moe" or (s and not single) else "dense"
         turned = rotated if r and mixer == attention else 0
-        blocks.append(Layer(mixer, "" if single and mixer else mlp, w, turned, w > 0 and local))
+        blocks.append(Layer(mixer, "" if single and mixer else mlp, w, turned, w > 0 and local, x))
     return tuple(blocks)
+
+
+def _indexed(keys: Keys, layers: int) -> list[bool]:
+    """Which layers choose the keys of sparse attention themselves; the first does."""
+    every, first = keys.size("index_topk_freq", 1), keys.size("index_skip_topk_offset", 2, least=0)
+    usual = ["shared" if max(i - first + 1, 0) % every else "full" for i in range(layers)]
+    return [x == "full" or i == 0 for i, x in enumerate(keys.each("indexer_types", layers, ("full", "shared"), usual))]
 
 
 def _kinds(keys: Keys, layers: int) -> list[str]:
@@ -379,7 +400,8 @@ def _sparse(keys: Keys, layers: int) -> list[bool]:
     whole = keys.get("mlp_only_layers", [])
     if not isinstance(whole, list):
         raise keys.wrong("mlp_only_layers", "a list of layers")
-    return [i >= first and i % step == place and i not in whole for i in range(layers)]
+    usual = ["sparse" if i >= first and i % step == place and i not in whole else "dense" for i in range(layers)]
+    return [kind == "sparse" for kind in keys.each("mlp_layer_types", layers, ("sparse", "dense"), usual)]
 
 
 def _stored(quantised: Any) -> dict[str, Any]:
@@ -420,6 +442,8 @@ def _latent(keys: Keys) -> dict[str, Any]:
     return {
         "latent": keys.size("kv_lora_rank"), "q_latent": keys.size("q_lora_rank") if keys.get("q_lora_rank") else 0,
         "nope_dim": nope, "v_dim": keys.size("v_head_dim"), "head_dim": nope + rope,
+        **({"index_heads": keys.size("index_n_heads"), "index_dim": keys.size("index_head_dim"),
+            "index_count": keys.size("index_topk")} if keys.get("index_topk") else {}),
     }  # fmt: skip
 
 

@@ -89,6 +89,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "first_k_dense_replace": 3,
     },
+    "deepseek_v32": {
+        "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "n_shared_experts": 1, "first_k_dense_replace": 3, "index_n_heads": 64, "index_head_dim": 128,
+        "index_topk": 2048,
+    },
+    "glm_moe_dsa": {
+        "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+        "n_shared_experts": 1, "first_k_dense_replace": 3, "index_n_heads": 32, "index_head_dim": 128,
+        "index_topk": 2048, "index_skip_topk_offset": 2, "index_topk_freq": 1,
+    },
     "gpt2": {
         "norm": "layer", "position": "learned", "plain": True, "use_bias": True, "hidden_act": "gelu_new",
         "tie_word_embeddings": True, "max_position_embeddings": 1024,

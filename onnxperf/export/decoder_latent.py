@@ -6,7 +6,8 @@ values of every head, and attends to these. What continues a cache does not expa
 are multiplied into the queries, and those that make values into what attention gives (`absorbed` weights), so that
 every head attends to the vectors themselves (LatentAttention, see op_models.latent). Both are one model in two graphs,
 with the same weights; those that are absorbed are stacked by heads, and not packed into 4 or 8 bits. A cache in FP8 has
-a scale of 1 where a prompt begins it.
+a scale of 1 where a prompt begins it. With sparse attention (DeepSeek-V3.2) what continues a cache begins it as well:
+kernels take the keys that were chosen from the cache, of a prompt's tokens too.
 
 Of each head's queries and keys `head_dim` less `nope_dim` elements are rotated; those of the keys are one head's.
 Weights of queries and keys are taken to be stored so that the parts to rotate come first, and keys and values apart.
@@ -55,6 +56,8 @@ def latent_step(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read
                axis=-1)  # fmt: skip
     past = f"past_key_values.{i}.latent"
     inputs = [q, _cached(w, at, latent, shared), past, *read.lengths, *w.scales(at, "cache")]
+    if c.index_count:
+        inputs += ["" if len(inputs) == 5 else inputs.pop(), _chosen(w, c, at, i, x, read)]
     y = w.node(
         f"{OWN}::LatentAttention", f"{at}/LatentAttention", inputs,
         [f"{at}/LatentAttention", past.replace("past_key_values", "present")], v_head_size=c.latent,
@@ -64,6 +67,25 @@ def latent_step(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read
     y = w.node("Reshape", f"{at}/joined", [y, w.integers(f"{at}/width", 0, c.heads * c.v_dim)])
     y = w.product(f"{at}/o_proj", y, c.heads * c.v_dim, c.hidden)
     return w.node("Reshape", f"{at}/o_proj/Reshape", [y, "/model/shape"])
+
+
+def _chosen(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
+    """The keys that each token attends to (DeepSeek-V3.2), which this layer chooses or the last one that does; its own
+    small keys lie beside the cache.
+    """
+    if not c.blocks[i].indexed:
+        last = max(k for k in range(i) if c.blocks[k].indexed)
+        return f"/model/layers.{last}/attn/indexer"
+    name, tables = f"{at}/indexer", _tables(c, i, read)
+    q = w.product(f"{name}/wq_b", f"{at}/q_a_norm", c.q_latent, c.index_heads * c.index_dim)
+    k = w.norm(f"{name}/k_norm", w.product(f"{name}/wk", x, c.hidden, c.index_dim), c.index_dim, 1e-6, "layer")
+    parts = [_rotated(w, f"{name}/q_rotary", q, c.index_heads, c.rope_dim, tables),
+             _rotated(w, f"{name}/k_rotary", k, 1, c.rope_dim, tables)]  # fmt: skip
+    weights = w.product(f"{name}/weights_proj", x, c.hidden, c.index_heads)
+    past = f"past_key_values.{i}.index"
+    outputs = [name, past.replace("past_key_values", "present")]
+    w.node(f"{OWN}::SparseIndexer", name, [*parts, past, weights, *read.lengths], outputs, count=c.index_count)
+    return name
 
 
 def tokens_shape(w: Writer, c: DecoderConfig) -> None:

@@ -15,7 +15,7 @@ WHOLE = (TensorProto.INT32, TensorProto.INT64)
 #: Operators that write a cache in place into a buffer of full length: which outputs are which inputs.
 WRITTEN = {
     **dict.fromkeys(("GroupQueryAttention", "PagedAttention", "SparseAttention"), ((1, 3), (2, 4))),
-    "LatentAttention": ((1, 2),),
+    **dict.fromkeys(("LatentAttention", "SparseIndexer"), ((1, 2),)),
     "TensorScatter": ((0, 0),),
 }
 

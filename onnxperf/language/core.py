@@ -54,6 +54,11 @@ LATENT = (
     " whose heads share keys of {} elements, the first {} of them values"
 )
 
+#: Of a configuration with sparse attention.
+SPARSE = (
+    "sparse attention (DSA) is not validated: each token attends to {:,} keys at most, chosen by one kernel whose"
+    " scores stay in it, and a prompt attends to the latent cache as further tokens do"
+)
 #: Of a configuration with layers of linear attention.
 STATES = (
     "linear attention and state spaces, {} of {} layers, are not validated: each is predicted as one kernel, of a"
@@ -208,13 +213,14 @@ def steps_of(
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
     built = opened(decoder(c, **how))._replace(name=name or c.model_type)
-    begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
+    begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.prompt_apart else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
     told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == served else []
     told += [] if prune_lm_head else [EVERY_POSITION]
     told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
+    told += [SPARSE.format(c.index_count)] if c.index_count else []
     told += [_kept_states(c)] if c.state else []
     steps = Steps(built, gpu, asked, begins, told=tuple(told))
     steps.check()

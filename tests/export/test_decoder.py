@@ -123,6 +123,13 @@ PUBLISHED = {
               n_routed_experts=160, n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1, **LATENT),
         235.7,
     ),
+    "DeepSeek-V3.2": (
+        sizes(129280, 7168, 61, 128, 128, 18432, model_type="deepseek_v32", q_lora_rank=1536, **LATENT), 671.9,
+    ),
+    "GLM-5": (
+        sizes(154880, 6144, 78, 64, 64, 12288, model_type="glm_moe_dsa", q_lora_rank=2048, kv_lora_rank=512,
+              qk_nope_head_dim=192, qk_rope_head_dim=64, v_head_dim=256), 744,
+    ),
     "Kimi-K2": (
         sizes(163840, 7168, 61, 64, 64, 18432, model_type="kimi_k2", moe_intermediate_size=2048, q_lora_rank=1536,
               n_routed_experts=384, n_shared_experts=1, num_experts_per_tok=8, first_k_dense_replace=1, **LATENT),

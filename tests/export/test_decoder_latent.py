@@ -182,3 +182,44 @@ def test_a_cache_in_fp8_is_half_as_large() -> None:
     assert [w.bytes_written for w in written] == [16 * 8 * 576] * 2
     with pytest.raises(onnxperf.Error, match="a cache of 'int8' is not known with latent attention: it is fp8"):
         onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, cache="int8")
+
+
+V32 = {**PUBLISHED["DeepSeek-V3.2"][0], "num_hidden_layers": 3, "first_k_dense_replace": 3, "vocab_size": 1024}
+
+
+def test_sparse_attention_reads_the_keys_that_are_chosen() -> None:
+    """Of 4,001 keys 2,048 by a step, whose scores take all keys of 128; of 1,001 all."""
+    for past, count in ((4000, 2048), (1000, 1001)):
+        run = ran(V32, 2, 1, past, longest=8192)
+        found, scored = ([k.work for k in run.kernels.rows if k.op.endswith(x)] for x in ("LatentAttention", "Indexer"))
+        assert len(found) == len(scored) == 3
+        assert {w.size[:7] for w in found} == {(2, 128, 1, 1, count, 576, 512)}
+        chosen = 4 * 2 * 2048
+        assert {w.bytes_read for w in found} == {
+            2 * 2 * 576 * (min(2048, past) + 1 + 128) + 4 * 2 + 4 + chosen,
+        }  # fmt: skip
+        assert {w.matrix_flops for w in scored} == {2 * 2 * 64 * 128 * (past + 1)}
+        assert {w.bytes_read for w in scored} == {2 * 2 * (128 * (past + 1) + 64 * 129) + 4 * 2 + 4}
+    assert config_of(V32).cache_elements() == 3 * (576 + 128)
+
+
+def test_tokens_of_a_prompt_have_the_keys_before_them_or_those_that_are_chosen() -> None:
+    """4,096 tokens: 2,048 with 1 to 2,048 keys, and 2,048 with 2,048, which is 1,536.25 on average."""
+    found = [k.work for k in ran(V32, 1, 4096, 0).kernels.rows if k.op.endswith("LatentAttention")]
+    assert {w.size[:7] for w in found} == {(4096, 128, 1, 1, 1537, 576, 512)}
+
+
+def test_layers_may_attend_to_the_keys_that_another_chose() -> None:
+    """As GLM-5's configuration says it of each layer, or by a number."""
+    base = {**PUBLISHED["GLM-5"][0], "num_hidden_layers": 4}
+    for more in (
+        {"indexer_types": ["full", "shared", "shared", "full"]},
+        {"index_topk_freq": 3, "index_skip_topk_offset": 1},
+    ):
+        c = config_of({**base, **more})
+        assert [b.indexed for b in c.blocks] == [True, False, False, True]
+        nodes = {n.name: n for n in decoder(c, dtype="float16").graph.node}
+        chosen = [nodes[f"/model/layers.{i}/attn/LatentAttention"].input[6] for i in range(4)]
+        assert chosen == [f"/model/layers.{i}/attn/indexer" for i in (0, 0, 0, 3)]
+        assert c.cache_elements() == 4 * 576 + 2 * 128
+    accepted(decoder(config_of({**base, "n_routed_experts": 8, "vocab_size": 64, "hidden_size": 64}), dtype="float16"))

@@ -634,6 +634,12 @@ def state_space(draw: Draw) -> Case:
     return Case(inputs, [(b, t, h * e), (b, h, n, e)], program=steps, written=False)
 
 
+def sparse_indexer(draw: Draw) -> Case:
+    b, q, h, d, n, k = (draw(DIM) for _ in range(6))
+    inputs: list[Shape | None] = [(b, q, h * d), (b, q, d), (b, 1, n, d), (b, q, h)]
+    return Case(inputs, [(b, q, k), (b, 1, n, d)], {"count": k}, partial=True, written=False)
+
+
 def gated_bias(draw: Draw) -> Case:
     b, s, heads, d, columns = (draw(DIM) for _ in range(5))
     scores = (1, heads, s, s)
@@ -903,6 +909,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "PagedAttention": paged,
     "onnxperf::LatentAttention": latent,
     "onnxperf::StateSpace": state_space,
+    "onnxperf::SparseIndexer": sparse_indexer,
     MS + "LinearAttentionGate": attention_gates,
     MS + "GatedRelativePositionBias": gated_bias,
 }
