@@ -365,6 +365,30 @@ def group_query_attention(
     return attend(op, size, masks=given(bias), softcap=softcap, vector=vector, read=read, written=written)
 
 
+def cached_axes(op: Operator, *, num_heads: int, kv_num_heads: int) -> Axes:
+    """Each head of keys has several of queries."""
+    sizes = {"h": kv_num_heads, "r": num_heads // max(kv_num_heads, 1)}
+    counts = dict.fromkeys(("num_heads", "kv_num_heads"), "h")
+    return by_pattern(op, f"N . (h r .), N h . ., N h . . -> N . (h r .) | {ATTENDS}", sizes=sizes, counts=counts)
+
+
+@op("onnxperf::CachedAttention", outputs=as_first, axes=cached_axes)
+def cached_attention(
+    op: Operator, q: Tensor, keys: Tensor, values: Tensor, lengths: Maybe = None, total: Maybe = None,
+    cos: Maybe = None, sin: Maybe = None, *, num_heads: int, kv_num_heads: int, local_window_size: int = -1,
+) -> Work:  # fmt: skip
+    """2 B heads q k (2 dim), of keys and values that another operator has written; queries are rotated."""
+    batch, queries, _ = q.shape
+    dim, count = keys.shape[3], int(total.value[0]) if total is not None and total.value else length(keys)
+    if local_window_size > 0:
+        count = min(count, local_window_size + queries - 1)
+    read = dict.fromkeys((1, 2), batch * kv_num_heads * count * dim)
+    read |= {i: batch * queries * t.shape[-1] for i, t in ((5, cos), (6, sin)) if t is not None}
+    size = Attention(batch, num_heads, kv_num_heads, queries, count, dim, dim, True)
+    rotated = batch * queries * num_heads * (2 * cos.shape[-1] if cos is not None else 0)
+    return attend(op, size, masks=0, vector=ROTATE * rotated, read=read)
+
+
 @op(
     "com.microsoft::SparseAttention", inputs=(0, 1, 3, 5, 6, 7, 9, 10), continued={1: 3, 2: 4},
     outputs=group_query_outputs,

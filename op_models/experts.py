@@ -13,7 +13,8 @@ from op_models.pointwise import GELU_TANH, SIGMOID
 from op_models.reduce import SOFTMAX
 from op_models.rules import as_first, op
 
-ACTIVATIONS = {"identity": 0, "relu": 1, "gelu": GELU_TANH, "silu": SIGMOID + 1, "swiglu": SIGMOID + 3}
+ACTIVATIONS = {"identity": 0, "relu": 1, "gelu": GELU_TANH, "silu": SIGMOID + 1, "swiglu": SIGMOID + 3,
+               "geglu": GELU_TANH + 1, "relu2": 2}  # fmt: skip
 
 
 def taken(experts: int, k: int, tokens: int) -> int:

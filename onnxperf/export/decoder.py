@@ -19,9 +19,11 @@ from typing import Any
 
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
+from onnxperf.export.decoder_attention import attention
 from onnxperf.export.decoder_config import ATTENDING, DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
 from onnxperf.export.decoder_states import delta_net, mamba, mamba2, state_inputs
+from onnxperf.export.decoder_streams import layer_inputs, with_input
 from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, Read, Writer
 from onnxperf.ground.errors import UsageError
 
@@ -53,18 +55,21 @@ def decoder(
     if c.latent and not first:
         tokens_shape(w, c)
     residual, pending = _embedded(w, c), ""
-    read = Read(lengths, _tables(w, c))
+    read, inputs = Read(lengths, _tables(w, c)), layer_inputs(w, c, residual) if c.per_layer else []
     mixers: dict[str, Part] = {
-        "attention": _attention, "latent": latent_prompt if first else latent_step, "delta": delta_net,
+        "attention": attention, "latent": latent_prompt if first else latent_step, "delta": delta_net,
         "mamba": mamba, "mamba2": mamba2,
     }  # fmt: skip
     for i, layer in enumerate(c.blocks):
         at = f"/model/layers.{i}"
         mixer = partial(mixers[layer.mixer], w, c, f"{at}/attn", i, read=read) if layer.mixer else None
+        dense = partial(_mlp, w, c, f"{at}/mlp", inner=layer.inner)
         mlps: dict[str, Part | None] = {
-            "experts": partial(_experts, w, c, at), "dense": partial(_mlp, w, c, f"{at}/mlp", inner=c.inner), "": None,
+            "experts": partial(_experts, w, c, at), "dense": dense, "both": partial(_both, w, c, at, dense), "": None,
         }  # fmt: skip
         residual, pending = _layer(w, c, at, residual, pending, mixer, mlps[layer.mlp])
+        if c.layer_scalar:
+            residual, pending = _scaled(w, c, at, residual, pending, inputs[i] if inputs else ""), ""
     y = _norm(w, c, "/model/norm", residual, pending, last=True)[0]
     _head(w, c, y, prune_head)
     return _model(w, c, prune_head, masked=bool(lengths))
@@ -119,6 +124,27 @@ def _layer(
     return residual, pending
 
 
+def _scaled(w: Writer, c: DecoderConfig, at: str, residual: str, pending: str, token: str) -> str:
+    """The stream behind a layer, with what the layer's own input adds to it, times a number that was learnt."""
+    x = w.node("Add", f"{at}/Add", [residual, pending])
+    x = w.node("Add", f"{at}/per_layer/Add", [x, with_input(w, c, at, x, token)]) if token else x
+    return w.node("Mul", f"{at}/layer_scalar/Mul", [x, w.weight(f"{at}/layer_scalar", 1)])
+
+
+def _both(w: Writer, c: DecoderConfig, at: str, dense: Part, x: str) -> str:
+    """A dense MLP, and experts beside it that read the stream before the norm, each with norms of its own (Gemma 4).
+
+    The scales of the router and of each expert are taken to be in the weights of both.
+    """
+    stream = f"{at}/pre_feedforward_norm/sum"
+    first, _ = _norm(w, c, f"{at}/post_feedforward_layernorm_1", dense(x=x))
+    scale = w.constant(f"{at}/moe/norm/scale", c.hidden, c.hidden**-0.5)
+    rows = w.node("SimplifiedLayerNormalization", f"{at}/moe/norm", [stream, scale], axis=-1, epsilon=c.epsilon)
+    y = _experts(w, c, at, _norm(w, c, f"{at}/pre_feedforward_layernorm_2", stream)[0], rows)
+    second, _ = _norm(w, c, f"{at}/post_feedforward_layernorm_2", y)
+    return w.node("Add", f"{at}/moe/Add", [first, second])
+
+
 def _lengths(w: Writer) -> tuple[str, str]:
     """What GroupQueryAttention reads of the mask: the last position of each sample, and the length of the longest."""
     at = "/model/attn_mask_reformat"
@@ -137,67 +163,26 @@ def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: 
     return y, f"{name}/sum" if skip else x
 
 
-def _attention(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) -> str:
-    """Attention over the cache of a layer."""
-    layer, widths = c.blocks[i], {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
-    gate = w.product(f"{at}/gate_proj", x, c.hidden, widths["q"], c.qkv_bias) if c.gate else ""
-    if c.qk_norm:
-        projected = {p: w.product(f"{at}/{p}_proj", x, c.hidden, n, c.qkv_bias) for p, n in widths.items()}
-        projected |= {p: _of_heads(w, c, f"{at}/{p}_norm", projected[p], widths[p]) for p in ("q", "k")}
-        parts = [projected["q"], projected["k"], projected["v"]]
-    else:
-        parts = [w.product(f"{at}/qkv_proj", x, c.hidden, sum(widths.values()), c.qkv_bias), "", ""]
-    caches = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
-    outputs = [f"{at}/GroupQueryAttention", *(name.replace("past_key_values", "present") for name in caches)]
-    scales = w.scales(at, "k", "v")
-    more = ["", "", w.weight(f"{at}/sinks", c.heads) if c.sinks else ""] if c.sinks or scales else []
-    kept = {"k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR", "kv_cache_bit_width": 8} if scales else {}
-    tables = read.tables[layer.rotated, layer.local] if layer.rotated else ("", "") if more else ()
-    y = w.node(
-        f"{MS}::GroupQueryAttention", outputs[0], [*parts, *caches, *read.lengths, *tables, *more, *scales], outputs,
-        num_heads=c.heads, kv_num_heads=c.kv_heads, scale=c.attention_scale, local_window_size=layer.window or -1,
-        softcap=c.softcap, do_rotary=int(layer.rotated > 0), rotary_interleaved=int(c.interleaved), **kept,
-    )  # fmt: skip
-    if gate:
-        y = w.node("Mul", f"{at}/gate/Mul", [y, w.node("Sigmoid", f"{at}/gate/Sigmoid", [gate])])
-    return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
-
-
-def _of_heads(w: Writer, c: DecoderConfig, name: str, x: str, width: int) -> str:
-    """The norm of queries or keys, of each head by itself or of all."""
-    if c.qk_norm == "whole":
-        return w.norm(name, x, width, c.epsilon)
-    split, joined = w.integers(f"{name}/heads", 0, 0, -1, c.head_dim), w.integers(f"{name}/width", 0, 0, width)
-    y = w.norm(name, w.node("Reshape", f"{name}/Reshape_1", [x, split]), c.head_dim, c.epsilon)
-    return w.node("Reshape", f"{name}/Reshape_2", [y, joined])
-
-
 def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
     """down(activation(gate x) up x), or down(activation(up x)) without a gate."""
     if c.plain:
-        y = _activated(w, c, at, w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias))
+        y = w.activated(f"{at}/act_fn", w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias), c.activation)
     else:
         gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
         up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
-        y = w.node("Mul", f"{at}/Mul", [_activated(w, c, at, gate), up])
+        y = w.node("Mul", f"{at}/Mul", [w.activated(f"{at}/act_fn", gate, c.activation), up])
     return w.product(f"{at}/down_proj", y, inner, c.hidden, c.mlp_bias)
 
 
-def _activated(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
-    """The activation of an MLP."""
-    at = f"{at}/act_fn"
-    if c.activation == "silu":
-        return w.node("Mul", f"{at}/Mul", [x, w.node("Sigmoid", f"{at}/Sigmoid", [x])])
-    type = {"gelu_tanh": f"{MS}::FastGelu", "gelu": f"{MS}::Gelu"}.get(c.activation, "Relu")
-    y = w.node(type, f"{at}/{type.rpartition('::')[2]}", [x])
-    return w.node("Mul", f"{at}/Mul", [y, y]) if c.activation == "relu2" else y
-
-
-def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
-    """Routed experts, and the shared one where there is one, which every token takes."""
+def _experts(w: Writer, c: DecoderConfig, at: str, x: str, routed: str = "") -> str:
+    """Routed experts, and the shared one where there is one, which every token takes; routed: what the router reads,
+    where that is not x.
+    """
     name, bits = f"{at}/moe", w.bits or c.expert_bits
     packed = 8 // bits if bits else 1
-    rows = w.node("MatMul", f"{name}/router/MatMul", [x, w.weight(f"{name}/router.weight", c.hidden, c.experts)])
+    rows = w.node(
+        "MatMul", f"{name}/router/MatMul", [routed or x, w.weight(f"{name}/router.weight", c.hidden, c.experts)]
+    )
     if c.expert_bias:
         rows = w.node("Add", f"{name}/router/Add", [rows, w.weight(f"{name}/router.bias", c.experts)])
     rows = w.node("Reshape", f"{name}/router/Reshape", [rows, w.integers(f"{name}/router/shape", -1, c.experts)])
@@ -209,7 +194,7 @@ def _experts(w: Writer, c: DecoderConfig, at: str, x: str) -> str:
         inputs.append(w.weight(f"{name}/{fc}.bias", c.experts, n) if c.expert_bias else "")
     attrs: dict[str, Any] = {
         "k": c.taken,
-        "activation_type": c.activation if c.plain else "swiglu",
+        "activation_type": c.activation if c.plain else "swiglu" if c.activation == "silu" else "geglu",
         "swiglu_fusion": int(not c.plain),
         "normalize_routing_weights": int(c.normalised),
     }
@@ -248,15 +233,15 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     batch, new = "batch_size", "sequence_length"
     kept: dict[str, tuple[int, tuple[Dim, ...]]] = {}
     for i, layer in enumerate(c.blocks):
-        if layer.mixer in ATTENDING:
-            parts = dict.fromkeys(("key", "value"), (c.kv_heads, c.head_dim))
+        if layer.mixer in ATTENDING and layer.source == i:
+            parts = dict.fromkeys(("key", "value"), (layer.kv_heads, layer.head_dim))
             if layer.mixer == "latent":
                 parts = {"latent": (1, c.latent + c.rope_dim), **({"index": (1, c.index_dim)} if layer.indexed else {})}
             kept |= {
                 f"{i}.{p}": (w.cache, (batch, heads, "max_sequence_length", width))
                 for p, (heads, width) in parts.items()
             }
-        elif layer.mixer:
+        elif c.state and layer.mixer == c.state.kind:
             types = {"conv_state": w.type, "recurrent_state": TensorProto.FLOAT}
             kept |= {n: (types[n.partition(".")[2]], (batch, *s)) for n, s in state_inputs(c, i).items()}
     inputs = [info("input_ids", (batch, new))]

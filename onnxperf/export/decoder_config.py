@@ -25,11 +25,12 @@ ALIKE = 0.85  # of 1: how alike a misspelt name is to the right one
 class Layer:
     """What one layer of a decoder is.
 
-    mixer: what reads other tokens, "attention", "latent", or a kind of `State`; mlp: "dense" or "experts"; "" for
-    neither; window: how many keys a query
-    sees, 0 for all; rotated: elements of a head that are rotated by the position, 0 for none; local: by the tables of
-    windowed layers, where these have their own; indexed: sparse attention chooses its own keys, not those of the layer
-    before it.
+    mixer: what reads other tokens, "attention", "latent", or a kind of `State`; mlp: "dense", "experts" or "both"; ""
+    for none; window: how many keys a query sees, 0 for all; rotated: elements of a head that are rotated by the
+    position, 0 for none; local: by the tables of windowed layers, where these have their own; kv_heads, head_dim,
+    inner: as in DecoderConfig, of this layer; source: the layer whose keys and values it attends to, mostly its own;
+    same_values: values are keys before their norm; indexed: sparse attention chooses its own keys, not those of the
+    layer before it.
     """
 
     mixer: str
@@ -37,6 +38,11 @@ class Layer:
     window: int
     rotated: int
     local: bool
+    kv_heads: int
+    head_dim: int
+    inner: int
+    source: int
+    same_values: bool = False
     indexed: bool = False
 
 
@@ -90,7 +96,9 @@ class DecoderConfig:
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
-    all are seen. gate: attention's result is gated; state: what layers of linear attention keep.
+    all are seen. gate: attention's result is gated; value_norm: values are normed by head; per_layer: width
+    of the input that each layer has of each token, of per_layer_vocab; layer_scalar: a number multiplies what a layer
+    gives; state: what layers of linear attention keep.
     """
 
     model_type: str
@@ -141,6 +149,10 @@ class DecoderConfig:
     index_dim: int = 0
     index_count: int = 0
     gate: bool = False
+    value_norm: bool = False
+    per_layer: int = 0
+    per_layer_vocab: int = 0
+    layer_scalar: bool = False
     state: State | None = None
 
     @property
@@ -173,12 +185,12 @@ class DecoderConfig:
         with attention, and latent + rope_dim with latent attention, whatever the number of heads, beside index_dim in
         layers that are indexed. capped: layers with a window keep the last of them alone.
         """
-        each = self.latent + self.rope_dim if self.latent else 2 * self.kv_heads * self.head_dim
-        attending = [b for b in self.blocks if b.mixer in ATTENDING]
-        return sum(
-            (each + self.index_dim * b.indexed) * (min(b.window or tokens, tokens) if capped else tokens)
-            for b in attending
-        )
+        total = 0
+        for i, b in enumerate(self.blocks):
+            if b.mixer in ATTENDING and b.source == i:
+                each = self.latent + self.rope_dim if self.latent else 2 * b.kv_heads * b.head_dim
+                total += (each + self.index_dim * b.indexed) * (min(b.window or tokens, tokens) if capped else tokens)
+        return total
 
 
 def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
@@ -249,7 +261,10 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         "softcap": keys.number("attn_logit_softcapping", 0.0),
         "final_softcap": keys.number("final_logit_softcapping", 0.0), "expert_bias": keys.flag("expert_bias"),
         **_scales(keys, hidden, head_dim), **_stored(keys.get("quantization_config")), **_experts(keys, inner),
-        **latent, "gate": keys.flag("gate"), "state": _state(keys, hidden) if keys.get("state") else None,
+        **latent, "gate": keys.flag("gate"), "value_norm": keys.flag("value_norm"),
+        "per_layer": keys.size("hidden_size_per_layer_input", 0, least=0),
+        "per_layer_vocab": keys.size("vocab_size_per_layer_input", 1), "layer_scalar": keys.flag("layer_scalar"),
+        "state": _state(keys, hidden) if keys.get("state") else None,
     }  # fmt: skip
     return DecoderConfig(blocks=_blocks(keys, sizes), **sizes)
 
@@ -346,26 +361,69 @@ def _scales(keys: Keys, hidden: int, head_dim: int) -> dict[str, float]:
 def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     """What each layer is."""
     count = keys.size("num_hidden_layers", most=MAX_LAYERS)
-    kinds = _kinds(keys, count)
+    kinds, local = _kinds(keys, count), keys.flag("local_tables")
     window = keys.size(keys.get("window", "sliding_window"), 0, least=0) if keys.flag("use_sliding_window", True) else 0
     windows = [window if k in WINDOWED else 0 for k in kinds]
-    rotated = sizes["head_dim"] - sizes.get("nope_dim", 0)
-    rotated = keys.size("rotary_dim", int(rotated * keys.number("partial_rotary_factor", 1.0)))
-    rotated = max(2, rotated // 2 * 2) if sizes["position"] == "rope" else 0
-    rotate = [w > 0 or not any(windows) for w in windows] if keys.get("rotates") == "windowed" else [True] * count
-    if every := keys.size("no_rope_layer_interval", 0, least=0):
-        rotate = [(i + 1) % every > 0 for i in range(count)]
-    rotate = keys.each("no_rope_layers", count, (0, 1), rotate) if keys.get("no_rope_layers") else rotate
-    sparse = _sparse(keys, count) if sizes["experts"] else [False] * count
-    attention, state = "latent" if sizes.get("latent") else "attention", keys.get("state")
-    single, local = keys.flag("single"), keys.flag("local_tables")
-    blocks, indexed = [], _indexed(keys, count) if sizes.get("index_count") else [False] * count
-    for kind, w, r, s, x in zip(kinds, windows, rotate, sparse, indexed, strict=True):
-        mixer = state if kind == LINEAR else "" if kind in ("mlp", "moe") else attention
-        mlp = "experts" if kind == "moe" or (s and not single) else "dense"
-        turned = rotated if r and mixer == attention else 0
-        blocks.append(Layer(mixer, "" if single and mixer else mlp, w, turned, w > 0 and local, x))
+    sources = _sources(kinds, keys.size("num_kv_shared_layers", 0, least=0, most=count))
+    indexed = _indexed(keys, count) if sizes.get("index_count") else [False] * count
+    blocks = []
+    for i, (mixer, mlp, rotates) in enumerate(
+        zip(_mixers(keys, sizes, kinds), _mlps(keys, sizes, kinds), _rotating(keys, windows), strict=True)
+    ):
+        whole = kinds[i] == FULL and bool(keys.get("global_head_dim"))  # Gemma 4's, of more elements
+        widths = _widths(keys, sizes, whole, sources[i] != i)
+        rotated = _rotated(keys, sizes, widths["head_dim"] if whole else 0) if rotates and mixer in ATTENDING else 0
+        blocks.append(
+            Layer(mixer, mlp, windows[i], rotated, windows[i] > 0 and local, source=sources[i], indexed=indexed[i],
+                  **widths)
+        )  # fmt: skip
     return tuple(blocks)
+
+
+def _mixers(keys: Keys, sizes: Mapping[str, Any], kinds: list[str]) -> list[str]:
+    """What mixes tokens in layers of these kinds."""
+    attention, state = "latent" if sizes.get("latent") else "attention", keys.text("state", "")
+    return ["" if kind in ("mlp", "moe") else state if kind == LINEAR else attention for kind in kinds]
+
+
+def _mlps(keys: Keys, sizes: Mapping[str, Any], kinds: list[str]) -> list[str]:
+    """What layers of these kinds have for each token by itself."""
+    if keys.flag("single"):
+        return [{"moe": "experts", "mlp": "dense"}.get(kind, "") for kind in kinds]
+    sparse = _sparse(keys, len(kinds)) if sizes["experts"] else [False] * len(kinds)
+    return [("both" if keys.flag("enable_moe_block") else "experts") if s else "dense" for s in sparse]
+
+
+def _rotating(keys: Keys, windows: list[int]) -> list[bool]:
+    """Which layers rotate queries and keys."""
+    rotating, count = [w > 0 or not any(windows) or keys.get("rotates") != "windowed" for w in windows], len(windows)
+    if every := keys.size("no_rope_layer_interval", 0, least=0):
+        rotating = [(i + 1) % every > 0 for i in range(count)]
+    return keys.each("no_rope_layers", count, (0, 1), rotating) if keys.get("no_rope_layers") else rotating
+
+
+def _rotated(keys: Keys, sizes: Mapping[str, Any], whole: int) -> int:
+    """How many elements of a head are rotated; whole: all of so many are, if some by nothing."""
+    share = int((sizes["head_dim"] - sizes.get("nope_dim", 0)) * keys.number("partial_rotary_factor", 1.0))
+    part = whole or keys.size("rotary_dim", max(share, 2))
+    return part // 2 * 2 if sizes["position"] == "rope" else 0
+
+
+def _widths(keys: Keys, sizes: Mapping[str, Any], whole: bool, shares: bool) -> dict[str, Any]:
+    """Sizes of a layer; whole: of those with Gemma 4's larger heads; shares: it has no keys and values of its own."""
+    same, kv_heads = whole and keys.flag("attention_k_eq_v"), sizes["kv_heads"]
+    return {
+        "head_dim": keys.size("global_head_dim") if whole else sizes["head_dim"],
+        "kv_heads": keys.size("num_global_key_value_heads", kv_heads) if same else kv_heads,
+        "inner": sizes["inner"] * (2 if shares and keys.flag("use_double_wide_mlp") else 1), "same_values": same,
+    }  # fmt: skip
+
+
+def _sources(kinds: list[str], shared: int) -> list[int]:
+    """The layer whose keys and values each layer attends to: the last `shared` ones have those of one of their kind."""
+    first = len(kinds) - shared
+    return [i if i < first else max((k for k in range(first) if kinds[k] == kinds[i]), default=i)
+            for i in range(len(kinds))]  # fmt: skip
 
 
 def _indexed(keys: Keys, layers: int) -> list[bool]:

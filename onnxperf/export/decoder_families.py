@@ -5,6 +5,7 @@ norm: "rms", "layer" (with a bias) or "scale" (a layer norm without one); placem
 position: "rope" or "learned" (a table that is added), whose rows begin behind position_offset others;
 rotates: "windowed" where layers that see all positions rotate nothing; interleaved: neighbours are rotated together;
 local_tables: windowed layers have tables of cosines and sines of their own; scaled: the embedding by sqrt(hidden);
+value_norm: values are normed; layer_scalar: a number multiplies what a layer gives;
 qk_norm: of queries and keys, by "head" or "whole"; sinks: attention has a learnt logit for nothing;
 qkv_bias, out_bias, head_bias, expert_bias: biases of products; plain: the MLP has no gate; latent: attention is;
 window: the key of the window's size; full_every: so often a layer sees all positions, as the full_first do;
@@ -63,6 +64,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {
         **GEMMA, "placement": "both", "qk_norm": "head", "full_every": 6, "vocab_size": 262208,
         "num_attention_heads": 8, "max_position_embeddings": 131072, "query_pre_attn_scalar": 256, "local_tables": True,
+    },
+    "gemma4_text": {
+        **GEMMA, "placement": "both", "qk_norm": "head", "value_norm": True, "full_every": 6, "vocab_size": 262144,
+        "sliding_window": 512, "max_position_embeddings": 131072, "query_pre_attn_scalar": 1, "local_tables": True,
+        "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144, "layer_scalar": True,
+        "global_head_dim": 512,
     },
     "glm": {"partial_rotary_factor": 0.5, "attention_bias": True, "out_bias": False, "interleaved": True},
     "glm4": {
@@ -204,8 +211,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: Model types that have the text decoder of another, in a table of its own (text_config) or beside the rest.
 SAME = {
-    "gemma3": "gemma3_text", "llama4": "llama4_text", "mistral3": "mistral", "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3",
+    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "mistral",
+    "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe", "kimi_k2": "deepseek_v3", "exaone": "llama",
     "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
 }  # fmt: skip
@@ -229,7 +237,8 @@ ALIASES = {
     "n_routed_experts": "num_experts", "moe_num_experts": "num_experts", "moe_k": "num_experts_per_tok",
     "moe_num_shared_experts": "n_shared_experts", "moe_layer_start_index": "first_k_dense_replace",
     "moe_layer_interval": "moe_layer_freq", "interleave_moe_layer_step": "moe_layer_freq",
-    "decoder_sparse_step": "moe_layer_freq", "expert_layer_period": "moe_layer_freq", "expert_layer_offset": "moe_at",
+    "decoder_sparse_step": "moe_layer_freq", "top_k_experts": "num_experts_per_tok",
+    "expert_layer_period": "moe_layer_freq", "expert_layer_offset": "moe_at",
     "attn_layer_period": "full_every", "attn_layer_offset": "full_at", "full_attention_interval": "full_every",
     "layers_block_type": "layer_types", "hybrid_override_pattern": "layer_types",
     "shared_intermediate_size": "shared_expert_intermediate_size",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
+from onnxperf.export.decoder_attention import by_heads
 from onnxperf.export.decoder_config import DecoderConfig, State
 from onnxperf.export.decoder_writer import MS, OWN, Read, Writer
 
@@ -108,11 +109,8 @@ def _convolved(w: Writer, s: State, at: str, i: int, x: str) -> str:
 
 def _unit(w: Writer, s: State, name: str, x: str) -> str:
     """Each head divided by its length."""
-    split, joined = w.integers(f"{name}/heads", 0, 0, -1, s.key_dim), w.integers(f"{name}/width", 0, 0, -1)
-    y = w.node("Reshape", f"{name}/Reshape_1", [x, split])
     scale = w.constant(f"{name}/scale", s.key_dim, s.key_dim**-0.5)
-    y = w.node("SimplifiedLayerNormalization", name, [y, scale], axis=-1, epsilon=1e-6 / s.key_dim, stash_type=1)
-    return w.node("Reshape", f"{name}/Reshape_2", [y, joined])
+    return by_heads(w, name, x, s.key_dim, scale, 1e-6 / s.key_dim)
 
 
 def _space(w: Writer, at: str, i: int, inputs: Sequence[str], z: str = "") -> str:
@@ -128,8 +126,5 @@ def _gated_norm(w: Writer, c: DecoderConfig, name: str, x: str) -> str:
     if s.key_heads == 1:
         return w.norm(name, x, s.width, c.epsilon)
     group = s.width // s.key_heads
-    y = w.node("Reshape", f"{name}/Reshape_1", [x, w.integers(f"{name}/groups", 0, 0, -1, group)])
-    scale = w.constant(f"{name}/scale", group, 1.0)
-    y = w.node("SimplifiedLayerNormalization", name, [y, scale], axis=-1, epsilon=c.epsilon, stash_type=1)
-    y = w.node("Reshape", f"{name}/Reshape_2", [y, w.integers(f"{name}/width", 0, 0, -1)])
+    y = by_heads(w, name, x, group, w.constant(f"{name}/scale", group, 1.0), c.epsilon)
     return w.node("Mul", f"{name}/Mul", [y, w.weight(f"{name}.weight", s.width)])

@@ -84,6 +84,14 @@ class Writer:
         type = "SkipSimplifiedLayerNormalization" if kind == "rms" else "SkipLayerNormalization"
         return self.node(f"{MS}::{type}", name, [x, skip, *scale], [name, "", "", f"{name}/sum"], epsilon=epsilon)
 
+    def activated(self, name: str, x: str, kind: str) -> str:
+        """The activation of an MLP."""
+        if kind == "silu":
+            return self.node("Mul", f"{name}/Mul", [x, self.node("Sigmoid", f"{name}/Sigmoid", [x])])
+        type = {"gelu_tanh": f"{MS}::FastGelu", "gelu": f"{MS}::Gelu"}.get(kind, "Relu")
+        y = self.node(type, f"{name}/{type.rpartition('::')[2]}", [x])
+        return self.node("Mul", f"{name}/Mul", [y, y]) if kind == "relu2" else y
+
     def times(self, name: str, x: str, factor: float) -> str:
         """x times a constant; x itself for 1."""
         return x if factor == 1.0 else self.node("Mul", f"{name}/Mul", [x, self.number(f"{name}/factor", factor)])

@@ -123,6 +123,16 @@ PUBLISHED = {
               n_routed_experts=160, n_shared_experts=2, num_experts_per_tok=6, first_k_dense_replace=1, **LATENT),
         235.7,
     ),
+    "Gemma-4-31B": (
+        {"model_type": "gemma4", "text_config": sizes(
+            262144, 5376, 60, 32, 16, 21504, model_type="gemma4_text", hidden_size_per_layer_input=0,
+            attention_k_eq_v=True, num_global_key_value_heads=4)}, 30.7,
+    ),
+    "Gemma-4-26B-A4B": (
+        sizes(262144, 2816, 30, 16, 8, 2112, model_type="gemma4_text", hidden_size_per_layer_input=0,
+              attention_k_eq_v=True, num_global_key_value_heads=2, enable_moe_block=True, num_experts=128,
+              top_k_experts=8, moe_intermediate_size=704), 25.2,
+    ),
     "DeepSeek-V3.2": (
         sizes(129280, 7168, 61, 128, 128, 18432, model_type="deepseek_v32", q_lora_rank=1536, **LATENT), 671.9,
     ),

@@ -37,6 +37,11 @@ DELTA = {
     "num_hidden_layers": 4, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "linear_key_head_dim": 16, "linear_value_head_dim": 8, "partial_rotary_factor": 0.5,
 }  # fmt: skip
+GEMMA4 = {
+    **SIZES, "num_hidden_layers": 5, "head_dim": 16, "global_head_dim": 32, "sliding_window": 4,
+    "vocab_size_per_layer_input": 96, "final_logit_softcapping": 5.0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
 FEW = {"vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "layer_norm_epsilon": 1e-5}
 #: Of a family, what its configuration says beside SIZES, or instead of them.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -104,6 +109,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_5_moe_text",
         {**SIZES, **DELTA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
          "shared_expert_intermediate_size": 32},
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+    ),
+    "gemma4 whose values are keys": (
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
     ),
     "mamba": ("mamba", {**FEW, "state_size": 8, "conv_kernel": 4, "time_step_rank": 4}),
     "mamba2": ("mamba2", {**FEW, "state_size": 8, "conv_kernel": 4, "num_heads": 8, "head_dim": 16, "n_groups": 2}),
@@ -197,6 +210,9 @@ def taken(model: Any, c: DecoderConfig) -> Weights:
         for key in [k for k in weights if k.startswith(f"{at}.shared_expert.") and not c.experts]:
             weights[key.replace("shared_expert", "mlp")] = weights.pop(key)
         _norms(weights, c, at)
+    for name in ("model_projection", "projection_norm"):
+        if (value := weights.pop(f"per_layer_{name}.weight", None)) is not None:
+            weights[f"per_layer.{name}.weight"] = value
     weights.setdefault("lm_head.weight", weights["embed_tokens.weight"].T)
     return weights
 
@@ -347,6 +363,41 @@ MAMBA2 = {
 }
 
 
+#: What CachedAttention is, in ONNX, of one sample.
+CACHED = """<domain: "onnxperf", opset_import: ["" : 24, "com.microsoft" : 1]>
+CachedAttention <scale, num_heads, local_window_size> (q, keys, values, last, total, cos, sin) => (y) {{
+    axis = Constant <value_ints = [0]> ()
+    row = Constant <value_ints = [1]> ()
+    zero = Constant <value_int = 0> ()
+    unit = Constant <value_int = 1> ()
+    by_head = Constant <value_ints = [0, 0, {heads}, -1]> ()
+    joined = Constant <value_ints = [0, 0, -1]> ()
+    new = Shape <start = 1, end = 2> (q)
+    room = Shape <start = 2, end = 3> (keys)
+    count = Squeeze (new, axis)
+    length = Squeeze (room, axis)
+    most = Cast <to = 7> (total)
+    first = Sub (most, count)
+    places = Range (first, most, unit)
+    positions = Unsqueeze (places, axis)
+    turned = com.microsoft.RotaryEmbedding <num_heads = {heads}> (q, positions, cos, sin)
+    apart = Reshape (turned, by_head)
+    queries = Transpose <perm = [0, 2, 1, 3]> (apart)
+    window = Constant <value_int: int = @local_window_size> ()
+    all_places = Range (zero, length, unit)
+    column = Unsqueeze (places, row)
+    distance = Sub (column, all_places)
+    before = GreaterOrEqual (distance, zero)
+    inside = Less (distance, window)
+    whole = Less (window, zero)
+    near = Or (inside, whole)
+    mask = And (before, near)
+    found = Attention <scale: float = @scale> (queries, keys, values, mask)
+    back = Transpose <perm = [0, 2, 1, 3]> (found)
+    y = Reshape (back, joined)
+}}"""
+
+
 def logits(model: onnx.ModelProto, ids: NDArray[Any], cuts: tuple[int, ...]) -> NDArray[Any]:
     """Of a prompt that is taken in parts, each of which continues the last one's cache."""
     ort = pytest.importorskip("onnxruntime")
@@ -393,6 +444,9 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         of_kind = MAMBA if c.state.kind == "mamba" else MAMBA2
         sizes = {"heads": c.state.heads, "groups": c.state.key_heads, "dim": c.state.value_dim}
         graph.functions.append(onnx.parser.parse_function(SPACE.format(**sizes, **of_kind)))
+    if any(b.source != i for i, b in enumerate(c.blocks)):
+        graph.functions.append(onnx.parser.parse_function(CACHED.format(heads=c.heads)))
+        graph.opset_import[0].version = 24
     filled(graph, taken(model, c), rotary_of(model))
     for cuts in ((), (7, 11)):
         np.testing.assert_allclose(

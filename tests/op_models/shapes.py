@@ -640,6 +640,12 @@ def sparse_indexer(draw: Draw) -> Case:
     return Case(inputs, [(b, q, k), (b, 1, n, d)], {"count": k}, partial=True, written=False)
 
 
+def cached(draw: Draw) -> Case:
+    b, q, h, share, d, n = (draw(DIM) for _ in range(6))
+    attrs = {"num_heads": h * share, "kv_num_heads": h, "local_window_size": draw(st.sampled_from((-1, 1, 3)))}
+    return Case([(b, q, h * share * d), *[(b, h, n, d)] * 2], [(b, q, h * share * d)], attrs, partial=True)
+
+
 def gated_bias(draw: Draw) -> Case:
     b, s, heads, d, columns = (draw(DIM) for _ in range(5))
     scores = (1, heads, s, s)
@@ -909,6 +915,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     MS + "PagedAttention": paged,
     "onnxperf::LatentAttention": latent,
     "onnxperf::StateSpace": state_space,
+    "onnxperf::CachedAttention": cached,
     "onnxperf::SparseIndexer": sparse_indexer,
     MS + "LinearAttentionGate": attention_gates,
     MS + "GatedRelativePositionBias": gated_bias,

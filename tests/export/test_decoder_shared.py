@@ -1,0 +1,50 @@
+"""Layers that attend to the keys and values of others, and layers of several sizes (Gemma 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnxperf
+from onnxperf.export.decoder import decoder
+from onnxperf.export.decoder_config import config_of
+from onnxperf.language.core import steps_of
+from onnxperf.running.pipeline import Request
+from tests.export.test_decoder import accepted, sizes
+
+E2B = sizes(
+    262144, 1536, 10, 8, 1, 6144, model_type="gemma4_text", num_kv_shared_layers=5, use_double_wide_mlp=True,
+    layer_types=[*["sliding_attention"] * 4, "full_attention"] * 2, torch_dtype="bfloat16",
+)  # fmt: skip
+
+
+def test_layers_share_the_keys_and_values_of_the_last_of_their_kind() -> None:
+    c = config_of(E2B)
+    assert [b.source for b in c.blocks] == [0, 1, 2, 3, 4, 3, 3, 3, 3, 4]
+    assert [b.head_dim for b in c.blocks] == [256, 256, 256, 256, 512] * 2
+    assert [b.inner for b in c.blocks] == [6144] * 5 + [12288] * 5
+    assert c.cache_elements() == 2 * (4 * 256 + 512)
+    assert c.cache_elements(tokens=1000, capped=True) == 2 * (4 * 256 * 512 + 512 * 1000)
+    model = decoder(c, dtype="float16")
+    assert {i.name for i in model.graph.input if "past" in i.name} == {
+        f"past_key_values.{i}.{part}" for i in range(5) for part in ("key", "value")
+    }
+    accepted(decoder(config_of({**E2B, "vocab_size": 64, "vocab_size_per_layer_input": 64}), dtype="float16"))
+
+
+def test_a_step_reads_the_cache_of_a_layer_once_for_each_that_shares_it() -> None:
+    """A window of 512 of 256 elements, or 2,001 of 512; one head of keys."""
+
+    def work(**terms: Any) -> list[Any]:
+        steps = steps_of(None, "h100", Request(b"", terms=terms), E2B)[0].made_for(4096)
+        return [k.work for k in steps._run(2, 1, 2000).kernels.rows if k.op.endswith("CachedAttention")]
+
+    found, rows = work(), 2 * 2  # samples, bytes
+    cached = {512: rows * 2 * 512 * 256, 2001: rows * 2 * 2001 * 512}
+    assert [w.size.keys for w in found] == [512, 512, 512, 512, 2001]
+    for w in found:
+        operands = rows * 8 * w.size.dim
+        assert cached[w.size.keys] + operands < w.bytes_read < cached[w.size.keys] + 1.2 * operands
+        assert w.bytes_written == operands
+    g = onnxperf.llm(config=E2B, gpu="h100", prompt=64, output=9)
+    assert g.cache_bytes_per_token == 2 * config_of(E2B).cache_elements()
+    assert not any("no rule" in note for note in g.notes)
