@@ -55,10 +55,11 @@ def llm(
     throughput, memory.
 
     MODEL is a decoder with a KV cache as inputs, with dynamic lengths. With --config the graph is built without
-    weights, as ONNX Runtime GenAI's model builder does for CUDA: for Llama up to 4, Mistral, Mixtral, Phi-3 and 4,
-    Qwen 2 and 3, Gemma up to 3, GLM-4, gpt-oss and DeepSeek up to V3 (latent attention with a latent KV cache, as in
-    serving engines). Its type is --precision, or that of the config, 16 bits where that is float32. Of a multimodal
-    model it is the text decoder.
+    weights, as ONNX Runtime GenAI's model builder does for CUDA. Families: Llama up to 4, Mistral (Mixtral, Ministral),
+    Phi up to 4, Qwen 2 to 3.5 and Next, Gemma up to 4, GLM-4 and 5, gpt-oss, DeepSeek up to V3.2, Kimi-K2, MiniMax-M2,
+    GPT-2, StarCoder, OPT, Falcon, GPT-NeoX, StableLM, Cohere, Nemotron, Granite up to 4, OLMo 2 and 3, EXAONE, SmolLM3,
+    Seed-OSS, ERNIE-4.5, dots1, and with states Mamba, Mamba-2, Jamba, Nemotron-H. Its type is --precision, or that of
+    the config, 16 bits where that is float32. Of a multimodal model it is the text decoder.
 
     --batch, --prompt and --output decide the shapes of token ids, positions, masks and caches; --dim and --shapes set
     those of other inputs.

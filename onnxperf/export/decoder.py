@@ -233,7 +233,7 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     batch, new = "batch_size", "sequence_length"
     kept: dict[str, tuple[int, tuple[Dim, ...]]] = {}
     for i, layer in enumerate(c.blocks):
-        if layer.mixer in ATTENDING and layer.source == i:
+        if layer.mixer in ATTENDING and not layer.back:
             parts = dict.fromkeys(("key", "value"), (layer.kv_heads, layer.head_dim))
             if layer.mixer == "latent":
                 parts = {"latent": (1, c.latent + c.rope_dim), **({"index": (1, c.index_dim)} if layer.indexed else {})}

@@ -18,7 +18,7 @@ def attention(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) 
     keys = layer.kv_heads * layer.head_dim
     widths = {"q": c.heads * layer.head_dim, "k": keys, "v": 0 if layer.same_values else keys}
     gate = w.product(f"{at}/gate_proj", x, c.hidden, widths["q"], c.qkv_bias) if c.gate else ""
-    if layer.source != i:
+    if layer.back:
         y = _cached(w, c, at, i, x, read)
         return w.product(f"{at}/o_proj", y, widths["q"], c.hidden, c.out_bias)
     if c.qk_norm:
@@ -58,7 +58,7 @@ def _cached(w: Writer, c: DecoderConfig, at: str, i: int, x: str, read: Read) ->
     layer, width = c.blocks[i], c.heads * c.blocks[i].head_dim
     q = w.product(f"{at}/q_proj", x, c.hidden, width, c.qkv_bias)
     q = _of_heads(w, c, f"{at}/q_norm", q, width, layer.head_dim) if c.qk_norm else q
-    inputs = [q, *(f"present.{layer.source}.{p}" for p in ("key", "value")), *read.lengths]
+    inputs = [q, *(f"present.{i - layer.back}.{p}" for p in ("key", "value")), *read.lengths]
     inputs += read.tables[layer.rotated, layer.local] if layer.rotated else ()
     return w.node(
         f"{OWN}::CachedAttention", f"{at}/CachedAttention", inputs, num_heads=c.heads, kv_num_heads=layer.kv_heads,

@@ -28,7 +28,7 @@ class Layer:
     mixer: what reads other tokens, "attention", "latent", or a kind of `State`; mlp: "dense", "experts" or "both"; ""
     for none; window: how many keys a query sees, 0 for all; rotated: elements of a head that are rotated by the
     position, 0 for none; local: by the tables of windowed layers, where these have their own; kv_heads, head_dim,
-    inner: as in DecoderConfig, of this layer; source: the layer whose keys and values it attends to, mostly its own;
+    inner: as in DecoderConfig, of this layer; back: by how many layers the one whose cache it reads is before it;
     same_values: values are keys before their norm; indexed: sparse attention chooses its own keys, not those of the
     layer before it.
     """
@@ -41,7 +41,7 @@ class Layer:
     kv_heads: int
     head_dim: int
     inner: int
-    source: int
+    back: int
     same_values: bool = False
     indexed: bool = False
 
@@ -186,8 +186,8 @@ class DecoderConfig:
         layers that are indexed. capped: layers with a window keep the last of them alone.
         """
         total = 0
-        for i, b in enumerate(self.blocks):
-            if b.mixer in ATTENDING and b.source == i:
+        for b in self.blocks:
+            if b.mixer in ATTENDING and not b.back:
                 each = self.latent + self.rope_dim if self.latent else 2 * b.kv_heads * b.head_dim
                 total += (each + self.index_dim * b.indexed) * (min(b.window or tokens, tokens) if capped else tokens)
         return total
@@ -364,17 +364,17 @@ def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     kinds, local = _kinds(keys, count), keys.flag("local_tables")
     window = keys.size(keys.get("window", "sliding_window"), 0, least=0) if keys.flag("use_sliding_window", True) else 0
     windows = [window if k in WINDOWED else 0 for k in kinds]
-    sources = _sources(kinds, keys.size("num_kv_shared_layers", 0, least=0, most=count))
+    back = _back(kinds, keys.size("num_kv_shared_layers", 0, least=0, most=count))
     indexed = _indexed(keys, count) if sizes.get("index_count") else [False] * count
     blocks = []
     for i, (mixer, mlp, rotates) in enumerate(
         zip(_mixers(keys, sizes, kinds), _mlps(keys, sizes, kinds), _rotating(keys, windows), strict=True)
     ):
         whole = kinds[i] == FULL and bool(keys.get("global_head_dim"))  # Gemma 4's, of more elements
-        widths = _widths(keys, sizes, whole, sources[i] != i)
+        widths = _widths(keys, sizes, whole, back[i] > 0)
         rotated = _rotated(keys, sizes, widths["head_dim"] if whole else 0) if rotates and mixer in ATTENDING else 0
         blocks.append(
-            Layer(mixer, mlp, windows[i], rotated, windows[i] > 0 and local, source=sources[i], indexed=indexed[i],
+            Layer(mixer, mlp, windows[i], rotated, windows[i] > 0 and local, back=back[i], indexed=indexed[i],
                   **widths)
         )  # fmt: skip
     return tuple(blocks)
@@ -419,11 +419,13 @@ def _widths(keys: Keys, sizes: Mapping[str, Any], whole: bool, shares: bool) -> 
     }  # fmt: skip
 
 
-def _sources(kinds: list[str], shared: int) -> list[int]:
-    """The layer whose keys and values each layer attends to: the last `shared` ones have those of one of their kind."""
+def _back(kinds: list[str], shared: int) -> list[int]:
+    """By how many layers those before each are whose keys and values it has: the last `shared` have those of one of
+    their kind.
+    """
     first = len(kinds) - shared
-    return [i if i < first else max((k for k in range(first) if kinds[k] == kinds[i]), default=i)
-            for i in range(len(kinds))]  # fmt: skip
+    sources = [max((k for k in range(first) if kinds[k] == kind), default=i) for i, kind in enumerate(kinds)]
+    return [0 if i < first else i - source for i, source in enumerate(sources)]
 
 
 def _indexed(keys: Keys, layers: int) -> list[bool]:

@@ -444,7 +444,7 @@ def test_logits_are_those_of_transformers(name: str) -> None:
         of_kind = MAMBA if c.state.kind == "mamba" else MAMBA2
         sizes = {"heads": c.state.heads, "groups": c.state.key_heads, "dim": c.state.value_dim}
         graph.functions.append(onnx.parser.parse_function(SPACE.format(**sizes, **of_kind)))
-    if any(b.source != i for i, b in enumerate(c.blocks)):
+    if any(b.back for b in c.blocks):
         graph.functions.append(onnx.parser.parse_function(CACHED.format(heads=c.heads)))
         graph.opset_import[0].version = 24
     filled(graph, taken(model, c), rotary_of(model))

@@ -19,7 +19,7 @@ E2B = sizes(
 
 def test_layers_share_the_keys_and_values_of_the_last_of_their_kind() -> None:
     c = config_of(E2B)
-    assert [b.source for b in c.blocks] == [0, 1, 2, 3, 4, 3, 3, 3, 3, 4]
+    assert [b.back for b in c.blocks] == [0, 0, 0, 0, 0, 2, 3, 4, 5, 5]
     assert [b.head_dim for b in c.blocks] == [256, 256, 256, 256, 512] * 2
     assert [b.inner for b in c.blocks] == [6144] * 5 + [12288] * 5
     assert c.cache_elements() == 2 * (4 * 256 + 512)
