@@ -23,7 +23,7 @@ from onnxperf.export.decoder_attention import attention
 from onnxperf.export.decoder_config import ATTENDING, DecoderConfig
 from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_shape
 from onnxperf.export.decoder_states import delta_net, mamba, mamba2, state_inputs
-from onnxperf.export.decoder_streams import layer_inputs, with_input
+from onnxperf.export.decoder_streams import alternating, layer_inputs, one_stream, outliers, streams, with_input
 from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, Read, Writer
 from onnxperf.ground.errors import UsageError
 
@@ -60,16 +60,21 @@ def decoder(
         "attention": attention, "latent": latent_prompt if first else latent_step, "delta": delta_net,
         "mamba": mamba, "mamba2": mamba2,
     }  # fmt: skip
+    residual = streams(w, c, residual) if c.streams > 1 else residual
     for i, layer in enumerate(c.blocks):
         at = f"/model/layers.{i}"
         mixer = partial(mixers[layer.mixer], w, c, f"{at}/attn", i, read=read) if layer.mixer else None
-        dense = partial(_mlp, w, c, f"{at}/mlp", inner=layer.inner)
+        dense = partial(_mlp, w, c, f"{at}/mlp", inner=layer.inner, sparsity=layer.sparsity)
         mlps: dict[str, Part | None] = {
             "experts": partial(_experts, w, c, at), "dense": dense, "both": partial(_both, w, c, at, dense), "": None,
         }  # fmt: skip
+        if c.streams > 1 and mixer is not None:
+            residual = alternating(w, c, at, residual, mixer, dense, inputs[i])
+            continue
         residual, pending = _layer(w, c, at, residual, pending, mixer, mlps[layer.mlp])
         if c.layer_scalar:
             residual, pending = _scaled(w, c, at, residual, pending, inputs[i] if inputs else ""), ""
+    residual = one_stream(w, c, residual) if c.streams > 1 else residual
     y = _norm(w, c, "/model/norm", residual, pending, last=True)[0]
     _head(w, c, y, prune_head)
     return _model(w, c, prune_head, masked=bool(lengths))
@@ -163,13 +168,16 @@ def _norm(w: Writer, c: DecoderConfig, name: str, x: str, skip: str = "", last: 
     return y, f"{name}/sum" if skip else x
 
 
-def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int) -> str:
-    """down(activation(gate x) up x), or down(activation(up x)) without a gate."""
+def _mlp(w: Writer, c: DecoderConfig, at: str, x: str, inner: int, sparsity: float = 0.0) -> str:
+    """down(activation(gate x) up x), or down(activation(up x)) without a gate; sparsity: the share of the gate's
+    elements that count as nothing.
+    """
     if c.plain:
         y = w.activated(f"{at}/act_fn", w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias), c.activation)
     else:
         gate = w.product(f"{at}/gate_proj", x, c.hidden, inner, c.mlp_bias)
         up = w.product(f"{at}/up_proj", x, c.hidden, inner, c.mlp_bias)
+        gate = outliers(w, f"{at}/sparse", gate, sparsity) if sparsity else gate
         y = w.node("Mul", f"{at}/Mul", [w.activated(f"{at}/act_fn", gate, c.activation), up])
     return w.product(f"{at}/down_proj", y, inner, c.hidden, c.mlp_bias)
 

@@ -29,8 +29,8 @@ class Layer:
     for none; window: how many keys a query sees, 0 for all; rotated: elements of a head that are rotated by the
     position, 0 for none; local: by the tables of windowed layers, where these have their own; kv_heads, head_dim,
     inner: as in DecoderConfig, of this layer; back: by how many layers the one whose cache it reads is before it;
-    same_values: values are keys before their norm; indexed: sparse attention chooses its own keys, not those of the
-    layer before it.
+    same_values: values are keys before their norm; sparsity: the share of the MLP's gates that count as nothing;
+    indexed: sparse attention chooses its own keys, not those of the layer before it.
     """
 
     mixer: str
@@ -43,6 +43,7 @@ class Layer:
     inner: int
     back: int
     same_values: bool = False
+    sparsity: float = 0.0
     indexed: bool = False
 
 
@@ -96,9 +97,10 @@ class DecoderConfig:
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
-    all are seen. gate: attention's result is gated; value_norm: values are normed by head; per_layer: width
-    of the input that each layer has of each token, of per_layer_vocab; layer_scalar: a number multiplies what a layer
-    gives; state: what layers of linear attention keep.
+    all are seen. gate: attention's result is gated; value_norm: values are normed by head; per_layer: width of the
+    input that each layer has of each token, of per_layer_vocab; layer_scalar: a number multiplies what a layer gives;
+    streams: residual ones beside each other; low_rank: of the product beside attention that they go with; state: what
+    layers of linear attention keep.
     """
 
     model_type: str
@@ -153,6 +155,8 @@ class DecoderConfig:
     per_layer: int = 0
     per_layer_vocab: int = 0
     layer_scalar: bool = False
+    streams: int = 1
+    low_rank: int = 0
     state: State | None = None
 
     @property
@@ -243,7 +247,8 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     latent = _latent(keys) if keys.flag("latent") else {}
     head_dim = latent.get("head_dim", head_dim)
     bias, attention_bias = keys.flag("use_bias"), keys.flag("attention_bias")
-    inner, qk_norm = keys.size("intermediate_size", 4 * hidden), keys.get("qk_norm", keys.flag("use_qk_norm"))
+    widths, qk_norm = keys.get("intermediate_size"), keys.get("qk_norm", keys.flag("use_qk_norm"))
+    inner = keys.size("intermediate_size", 4 * hidden) if not isinstance(widths, list) else 1  # of each layer
     if not keys.get("num_experts"):  # the shared MLP is the only one
         inner = keys.size("shared_expert_intermediate_size", inner)
     sizes = {
@@ -264,6 +269,8 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         **latent, "gate": keys.flag("gate"), "value_norm": keys.flag("value_norm"),
         "per_layer": keys.size("hidden_size_per_layer_input", 0, least=0),
         "per_layer_vocab": keys.size("vocab_size_per_layer_input", 1), "layer_scalar": keys.flag("layer_scalar"),
+        "streams": keys.size("altup_num_inputs", 1, most=16),
+        "low_rank": keys.size("laurel_rank", 0, least=0),
         "state": _state(keys, hidden) if keys.get("state") else None,
     }  # fmt: skip
     return DecoderConfig(blocks=_blocks(keys, sizes), **sizes)
@@ -366,12 +373,12 @@ def _blocks(keys: Keys, sizes: Mapping[str, Any]) -> tuple[Layer, ...]:
     windows = [window if k in WINDOWED else 0 for k in kinds]
     back = _back(kinds, keys.size("num_kv_shared_layers", 0, least=0, most=count))
     indexed = _indexed(keys, count) if sizes.get("index_count") else [False] * count
-    blocks = []
+    blocks, of_each = [], _of_each(keys, count)
     for i, (mixer, mlp, rotates) in enumerate(
         zip(_mixers(keys, sizes, kinds), _mlps(keys, sizes, kinds), _rotating(keys, windows), strict=True)
     ):
         whole = kinds[i] == FULL and bool(keys.get("global_head_dim"))  # Gemma 4's, of more elements
-        widths = _widths(keys, sizes, whole, back[i] > 0)
+        widths = {**_widths(keys, sizes, whole, back[i] > 0), **of_each[i]}
         rotated = _rotated(keys, sizes, widths["head_dim"] if whole else 0) if rotates and mixer in ATTENDING else 0
         blocks.append(
             Layer(mixer, mlp, windows[i], rotated, windows[i] > 0 and local, back=back[i], indexed=indexed[i],
@@ -407,6 +414,17 @@ def _rotated(keys: Keys, sizes: Mapping[str, Any], whole: int) -> int:
     share = int((sizes["head_dim"] - sizes.get("nope_dim", 0)) * keys.number("partial_rotary_factor", 1.0))
     part = whole or keys.size("rotary_dim", max(share, 2))
     return part // 2 * 2 if sizes["position"] == "rope" else 0
+
+
+def _of_each(keys: Keys, layers: int) -> list[dict[str, Any]]:
+    """What lists say of each layer: widths of MLPs, and shares of their gates that count as nothing."""
+    lists = {"inner": "intermediate_size", "sparsity": "activation_sparsity_pattern"}
+    listed = {name: keys.get(key) for name, key in lists.items() if isinstance(keys.get(key), list)}
+    for name, values in listed.items():
+        least, most, kind = (1, MAX_SIZE, int) if name == "inner" else (0, 0.999, (int, float))
+        if len(values) != layers or not all(isinstance(v, kind) and least <= v <= most for v in values):
+            raise keys.wrong(lists[name], f"{layers} numbers from {least} to {most:,}")
+    return [{name: values[i] for name, values in listed.items()} for i in range(layers)]
 
 
 def _widths(keys: Keys, sizes: Mapping[str, Any], whole: bool, shares: bool) -> dict[str, Any]:

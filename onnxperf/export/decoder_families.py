@@ -65,6 +65,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **GEMMA, "placement": "both", "qk_norm": "head", "full_every": 6, "vocab_size": 262208,
         "num_attention_heads": 8, "max_position_embeddings": 131072, "query_pre_attn_scalar": 256, "local_tables": True,
     },
+    "gemma3n_text": {
+        **GEMMA, "placement": "both", "qk_norm": "head", "value_norm": True, "full_every": 5, "vocab_size": 262400,
+        "num_key_value_heads": 2, "sliding_window": 512, "max_position_embeddings": 32768, "query_pre_attn_scalar": 1,
+        "local_tables": True, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144,
+        "final_logit_softcapping": 30.0, "num_kv_shared_layers": 15, "altup_num_inputs": 4, "laurel_rank": 64,
+        "must": {"altup_active_idx": 0, "altup_correct_scale": True},
+    },
     "gemma4_text": {
         **GEMMA, "placement": "both", "qk_norm": "head", "value_norm": True, "full_every": 6, "vocab_size": 262144,
         "sliding_window": 512, "max_position_embeddings": 131072, "query_pre_attn_scalar": 1, "local_tables": True,
@@ -211,7 +218,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: Model types that have the text decoder of another, in a table of its own (text_config) or beside the rest.
 SAME = {
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text", "mistral3": "mistral",
+    "gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text", "llama4": "llama4_text",
+    "mistral3": "mistral",
     "qwen2_vl": "qwen2", "qwen2_vl_text": "qwen2", "qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe", "kimi_k2": "deepseek_v3", "exaone": "llama",
@@ -219,7 +227,7 @@ SAME = {
 }  # fmt: skip
 #: Types of transformers that are no slips of the pen, near as their names are to known ones.
 OTHERS = {
-    "gemma3n_text", "glm4v", "glm4v_moe", "gpt_neo", "ministral", "mllama", "molmo2", "olmo", "pixtral", "qwen3_text",
+    "glm4v", "glm4v_moe", "gpt_neo", "ministral", "mllama", "molmo2", "olmo", "pixtral", "qwen3_text",
     "xglm",
 }  # fmt: skip
 #: Other names of keys.

@@ -110,6 +110,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {**SIZES, **DELTA, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
          "shared_expert_intermediate_size": 32},
     ),
+    "gemma3n": (
+        "gemma3n_text",
+        {**SIZES, "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 4, "vocab_size_per_layer_input": 96,
+         "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "laurel_rank": 8,
+         "layer_types": GEMMA4["layer_types"], "activation_sparsity_pattern": [0.5, 0.5, 0.0, 0.0, 0.0],
+         "intermediate_size": [96, 96, 64, 64, 64]},
+    ),
     "gemma4": (
         "gemma4_text",
         {**GEMMA4, "hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2, "use_double_wide_mlp": True},
