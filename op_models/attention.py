@@ -327,16 +327,17 @@ def multi_head_attention(
 
 def group_query_outputs(
     q: Tensor, k: Maybe = None, v: Maybe = None, past: Maybe = None, past_v: Maybe = None, *, num_heads: int,
-    kv_num_heads: int,
+    kv_num_heads: int, local_window_size: int = -1,
 ) -> Outputs:  # fmt: skip
-    """Values [batch, length, hidden], then the caches: in the buffers that came in, or longer by the new positions."""
+    """Values [batch, length, hidden], then the caches: in the buffers that came in, or longer by the new positions; a
+    buffer as long as the window keeps no more than that.
+    """
     if q.rank != 3:
         return []
     dim = q.shape[2] // max(num_heads + (2 * kv_num_heads if k is None else 0), 1)
     new = (q.dtype, (q.shape[0], kv_num_heads, q.shape[1], dim))
-    kept = [
-        new if t is None else (t.dtype, (*t.shape[:2], max(t.shape[2], q.shape[1]), t.shape[3])) for t in (past, past_v)
-    ]
+    least = 0 if past is not None and past.shape[2] == local_window_size else q.shape[1]
+    kept = [new if t is None else (t.dtype, (*t.shape[:2], max(t.shape[2], least), t.shape[3])) for t in (past, past_v)]
     return [(q.dtype, (*q.shape[:2], num_heads * dim)), *kept]
 
 

@@ -25,6 +25,7 @@ from onnxperf.export.decoder_latent import latent_prompt, latent_step, tokens_sh
 from onnxperf.export.decoder_states import delta_net, mamba, mamba2, state_inputs
 from onnxperf.export.decoder_streams import alternating, layer_inputs, one_stream, outliers, streams, with_input
 from onnxperf.export.decoder_writer import BLOCK, CACHES, MS, Read, Writer
+from onnxperf.graph.decoder_dims import WINDOW
 from onnxperf.ground.errors import UsageError
 
 OPSET, WITH_SCATTER = 21, 24
@@ -35,14 +36,15 @@ Part = Callable[..., str]  # of what it reads, x
 
 def decoder(
     config: DecoderConfig, *, dtype: str, weights: str | None = None, cache: str | None = None,
-    prune_head: bool = False, begins: bool = False,
+    prune_head: bool = False, begins: bool = False, capped: bool = False,
 ) -> ModelProto:  # fmt: skip
     """The graph of a decoder, its batch, lengths and the cache's length open.
 
     dtype: of DTYPES, of activations, cache and weights; weights: int4 or int8 for the weights of products, None for
     dtype; cache: fp8 or int8 for keys and values that are kept, None for dtype; prune_head: logits of the last position
     alone, as the builder's option prune_lm_head; begins: with latent attention, the graph that begins a cache instead
-    of the one that continues it. Raises UsageError for a precision that is not offered.
+    of the one that continues it; capped: layers with a window keep the last positions alone, as some engines do, not
+    all of them, as ONNX Runtime does. Raises UsageError for a precision that is not offered.
     """
     if weights is not None and weights not in BITS:
         raise UsageError(f"weights of {weights!r:.60} are not known: it is one of {', '.join(BITS)}")
@@ -77,7 +79,7 @@ def decoder(
     residual = one_stream(w, c, residual) if c.streams > 1 else residual
     y = _norm(w, c, "/model/norm", residual, pending, last=True)[0]
     _head(w, c, y, prune_head)
-    return _model(w, c, prune_head, masked=bool(lengths))
+    return _model(w, c, prune_head, masked=bool(lengths), capped=capped)
 
 
 def _embedded(w: Writer, c: DecoderConfig) -> str:
@@ -232,8 +234,8 @@ def _head(w: Writer, c: DecoderConfig, x: str, prune: bool) -> None:
     w.nodes[-1].output[0] = "logits"
 
 
-def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto:
-    """The model of what was written; masked: it reads a mask."""
+def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool, capped: bool) -> ModelProto:
+    """The model of what was written; masked: it reads a mask; capped: windows bound caches."""
 
     def info(name: str, shape: Sequence[Dim], type: int = TensorProto.INT64) -> ValueInfoProto:
         return helper.make_tensor_value_info(name, type, shape)
@@ -242,13 +244,11 @@ def _model(w: Writer, c: DecoderConfig, prune: bool, masked: bool) -> ModelProto
     kept: dict[str, tuple[int, tuple[Dim, ...]]] = {}
     for i, layer in enumerate(c.blocks):
         if layer.mixer in ATTENDING and not layer.back:
+            length = f"{WINDOW}{layer.window}" if capped and layer.window else "max_sequence_length"
             parts = dict.fromkeys(("key", "value"), (layer.kv_heads, layer.head_dim))
             if layer.mixer == "latent":
                 parts = {"latent": (1, c.latent + c.rope_dim), **({"index": (1, c.index_dim)} if layer.indexed else {})}
-            kept |= {
-                f"{i}.{p}": (w.cache, (batch, heads, "max_sequence_length", width))
-                for p, (heads, width) in parts.items()
-            }
+            kept |= {f"{i}.{p}": (w.cache, (batch, heads, length, width)) for p, (heads, width) in parts.items()}
         elif c.state and layer.mixer == c.state.kind:
             types = {"conv_state": w.type, "recurrent_state": TensorProto.FLOAT}
             kept |= {n: (types[n.partition(".")[2]], (batch, *s)) for n, s in state_inputs(c, i).items()}

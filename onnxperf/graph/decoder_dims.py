@@ -21,6 +21,7 @@ WRITTEN = {
 
 
 STATES = ("conv", "recurrent", "ssm")  # in names of what is kept of a past, beside keys and values
+WINDOW = "window_"  # begins the name of a cache's length where it keeps so many positions and no more
 #: What a dimension of an input can stand for.
 BATCH, NEW, PAST, TOTAL = "batch", "number of new tokens", "past length", "length of the mask"
 
@@ -71,6 +72,8 @@ class DecoderDims:
         dims: dict[str, int] = {}
         for what, dim in self.places:
             size = sizes[what]
+            if what == PAST and isinstance(dim, str) and dim.startswith(WINDOW):
+                size = min(size, int(dim.removeprefix(WINDOW)))
             if dim is None or dim == size or (self.room and what == TOTAL and dim == self.room):
                 continue
             if isinstance(dim, int):

@@ -7,7 +7,9 @@ from typing import Any
 import onnxperf
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of
+from onnxperf.graph import opened
 from onnxperf.language.core import steps_of
+from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
 from tests.export.test_decoder import accepted, sizes
 
@@ -48,3 +50,21 @@ def test_a_step_reads_the_cache_of_a_layer_once_for_each_that_shares_it() -> Non
     g = onnxperf.llm(config=E2B, gpu="h100", prompt=64, output=9)
     assert g.cache_bytes_per_token == 2 * config_of(E2B).cache_elements()
     assert not any("no rule" in note for note in g.notes)
+
+
+def test_windows_bound_the_caches_of_engines_that_drop_the_rest() -> None:
+    """Keys and values of 16 layers of 4,096 positions, or of 8 and 8 of 512; a step takes as long."""
+    given = sizes(1024, 2048, 16, 16, 8, 4096, model_type="olmo3", sliding_window=512, torch_dtype="bfloat16",
+                  layer_types=["sliding_attention", "full_attention"] * 8)  # fmt: skip
+    c = config_of(given)
+    whole, capped = (opened(decoder(c, dtype="bfloat16", capped=x)) for x in (False, True))
+    runs = [Steps(m, "h100", Request(b"")).made_for(4096)._run(2, new, past) for m in (whole, capped)
+            for new, past in ((1, 4000), (2048, 0))]  # fmt: skip
+    held = [sum(t.bytes for t in run.typed_graph.inputs if "past" in t.name) for run in runs]
+    each = 2 * 2 * 2 * 8 * 128  # bytes of a position in a layer
+    assert held == [each * 16 * 4096] * 2 + [each * 8 * (4096 + 512)] * 2
+    assert c.cache_elements(tokens=4096, capped=True) * 2 * 2 == held[2]
+    for first, second in ((0, 2), (1, 3)):
+        seconds = [float(runs[i].timeline.total_s[0]) for i in (first, second)]
+        assert abs(seconds[1] / seconds[0] - 1) < 0.01
+        assert runs[second].memory(0).total_bytes < runs[first].memory(0).total_bytes - 0.9 * (held[0] - held[2])
