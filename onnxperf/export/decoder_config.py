@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME
+from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME, STRUCTURE
 from onnxperf.ground.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
+MAX_FACTOR = 60_000  # of float16's largest number, 65,504
 DTYPES = ("float16", "bfloat16", "float32")
 FULL, WINDOWED, LINEAR = "full_attention", ("sliding_attention", "chunked_attention"), "linear_attention"
 #: Other names of a layer's kind; letters are Nemotron-H's.
@@ -256,18 +257,18 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         "head_dim": head_dim, "inner": keys.size("intermediate_size_mlp", inner),
         "positions": keys.size("max_position_embeddings", 4096), "dtype": dtype, "activation": ACTIVATIONS[act],
         "epsilon": keys.number("rms_norm_eps", 1e-6),
-        "norm": keys.get("norm", "rms"), "placement": _placement(keys), "position": keys.get("position", "rope"),
+        "norm": keys.get("norm", "rms"), "placement": _placement(keys), "position": keys.text("position", "rope"),
         "position_offset": keys.get("position_offset", 0), "interleaved": keys.flag("interleaved"),
         "tied": keys.flag("tie_word_embeddings"),
         "qkv_bias": keys.flag("qkv_bias", bias or attention_bias),
         "out_bias": keys.flag("out_bias", bias or attention_bias), "mlp_bias": keys.flag("mlp_bias", bias),
         "head_bias": keys.flag("head_bias"), "plain": keys.flag("plain"),
-        "qk_norm": ("head" if qk_norm else "") if isinstance(qk_norm, bool) else qk_norm, "sinks": keys.flag("sinks"),
+        "qk_norm": qk_norm if qk_norm in ("head", "whole") else "head" if qk_norm else "", "sinks": keys.flag("sinks"),
         "softcap": keys.number("attn_logit_softcapping", 0.0),
         "final_softcap": keys.number("final_logit_softcapping", 0.0), "expert_bias": keys.flag("expert_bias"),
         **_scales(keys, hidden, head_dim), **_stored(keys.get("quantization_config")), **_experts(keys, inner),
         **latent, "gate": keys.flag("gate"), "value_norm": keys.flag("value_norm"),
-        "per_layer": keys.size("hidden_size_per_layer_input", 0, least=0),
+        "per_layer": keys.size("hidden_size_per_layer_input", 0, least=int(keys.get("altup_num_inputs", 1) != 1)),
         "per_layer_vocab": keys.size("vocab_size_per_layer_input", 1), "layer_scalar": keys.flag("layer_scalar"),
         "streams": keys.size("altup_num_inputs", 1, most=16),
         "low_rank": keys.size("laurel_rank", 0, least=0),
@@ -284,7 +285,7 @@ class Keys:
     def __init__(self, config: Mapping[str, Any], usual: Mapping[str, Any], where: str) -> None:
         names = {**ALIASES, **usual.get("names", {})}
         named = {names[key]: (key, value) for key, value in config.items() if key in names}
-        named |= {key: (key, value) for key, value in config.items() if key not in names}
+        named |= {key: (key, value) for key, value in config.items() if key not in names and key not in STRUCTURE}
         rope, share = config.get("rope_parameters"), "partial_rotary_factor"
         if isinstance(rope, Mapping) and share in rope:
             named[share] = share, rope[share]
@@ -315,11 +316,11 @@ class Keys:
             raise self.wrong(key, f"a whole number from {least} to {most:,}")
         return value
 
-    def number(self, key: str, usual: float) -> float:
-        """A number that is not negative."""
+    def number(self, key: str, usual: float, least: float = 0.0) -> float:
+        """A number that half precision has."""
         value = self.get(key, usual)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e6:
-            raise self.wrong(key, "a number")
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= MAX_FACTOR:
+            raise self.wrong(key, f"a number from {least} to {MAX_FACTOR:,}")
         return float(value)
 
     def text(self, key: str, usual: str) -> str:
@@ -356,12 +357,12 @@ def _placement(keys: Keys) -> str:
 
 def _scales(keys: Keys, hidden: int, head_dim: int) -> dict[str, float]:
     """Factors of the embedding, of what each part adds, of scores and of logits."""
-    scores = keys.number("query_pre_attn_scalar", head_dim) ** -0.5
+    scores = keys.number("query_pre_attn_scalar", head_dim, least=1) ** -0.5
     return {
         "embed_scale": hidden**0.5 if keys.flag("scaled") else keys.number("embedding_multiplier", 1.0),
         "residual_scale": keys.number("residual_multiplier", 1.0),
         "attention_scale": keys.number("attention_multiplier", scores),
-        "logit_scale": keys.number("logit_scale", 1.0) / max(keys.number("logits_scaling", 1.0), 1e-9),
+        "logit_scale": keys.number("logit_scale", 1.0) / keys.number("logits_scaling", 1.0, least=0.01),
     }
 
 

@@ -39,6 +39,12 @@ MAMBA = {
     "single": True, "position": "none", "others": "linear_attention", "num_attention_heads": 1,
     "max_position_embeddings": 1 << 20,
 }  # fmt: skip
+#: Keys of rows that no file decides.
+STRUCTURE = frozenset({
+    "norm", "placement", "position", "position_offset", "rotates", "interleaved", "local_tables", "scaled",
+    "value_norm", "layer_scalar", "sinks", "expert_bias", "plain", "latent", "window", "full_first", "full_at",
+    "others", "state", "state_norms", "single", "gate", "moe_at", "last_of_step", "shared_gate", "must", "names",
+})  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
