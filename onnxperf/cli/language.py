@@ -35,10 +35,17 @@ from onnxperf.ground.output import deliver, telling
 @click.option(
     "--qps", type=Number(), metavar="N", help="Simulate serving at this request rate, with continuous batching."
 )
+@click.option("--concurrency", metavar="N|1,8,64|1..256",
+              help="Simulate a closed loop of N requests, each replaced as it ends.")  # fmt: skip
 @click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
               help="Of requests: median and log standard deviation, or uniform:1:99.  [default: --prompt]")  # fmt: skip
-@click.option("--output-lengths", metavar="uniform:16:512", help="Output lengths of requests.  [default: --output]")
-@click.option("--requests", type=Count(1, 100_000), default=1000, show_default=True, help="Requests to simulate.")
+@click.option(
+    "--output-lengths",
+    metavar="uniform:16:512",
+    help="Output lengths of requests.  [default: --output; with --concurrency a tenth around it]",
+)
+@click.option("--requests", type=Count(1, 100_000),
+              help="Requests to simulate.  [default: 1000; with --concurrency 10 for each]")  # fmt: skip
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Random seed of the requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
@@ -72,7 +79,9 @@ def llm(
 
     With --qps a server with continuous batching is simulated: requests arrive at random, up to the largest --batch run
     concurrently, and each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by
-    default. A request is admitted if the KV cache has room for all its tokens. Iteration times are interpolated.
+    default. A request is admitted if the KV cache has room for all its tokens. Iteration times are interpolated. With
+    --concurrency the same server gets N requests at all times, as from vllm bench serve --max-concurrency, genai-perf
+    or InferenceX; several N give a curve, which --plot draws as tokens/s per user against tokens/s per GPU.
 
     \b
     Examples:
@@ -80,6 +89,7 @@ def llm(
       onnxperf llm --config config.json --gpu h100 --weights int4 --precision fp16
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
+      onnxperf llm --config config.json --gpu h100 --batch 1 --concurrency 1..256 --prune-lm-head --plot pareto.svg
     """
     from onnxperf.ground.tables import console
     from onnxperf.language.core import generation, steps_of, traffic
@@ -92,7 +102,9 @@ def llm(
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)
-    arrive = [asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed")]
+    arrive = [
+        asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed", "concurrency")
+    ]
     bindings = {name: asked.pop(name) for name in ("dims", "shapes", "trip_counts")}
     request = Request(b"", **bindings, terms=asked)
     with telling() as tell:

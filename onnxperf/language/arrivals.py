@@ -1,4 +1,4 @@
-"""Requests that arrive over time: when, with how many tokens of prompt, and how many to generate."""
+"""Requests that arrive over time, or as others end: with how many tokens of prompt, and how many to generate."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from onnxperf.ground.errors import UsageError
 MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
 LEAST_QPS = 0.0001  # so that times of MAX_REQUESTS still have microseconds
 USUAL_REQUESTS, USUAL_SEED = 1000, 0
+MAX_CONCURRENCY = 4096
+#: Requests of a closed loop for each that there is at a time, as InferenceX and genai-perf's examples take: the first
+#: of them come together, so that their wait is in the mean.
+ROUNDS = 10
 FORMS = "2048, uniform:100:2000 (least, most) or lognormal:2048:0.5 (median, standard deviation of the logarithm)"
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: when it arrives in seconds, and its tokens."""
+    """A request: when it arrives in seconds, in a closed loop after the end of another, and its tokens."""
 
     seconds: float
     prompt: int
@@ -28,31 +32,36 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests that arrive independently, `qps` of them in a second on average (a Poisson process).
+    """Requests that arrive independently, `qps` of them in a second on average (a Poisson process); or a closed loop,
+    `concurrency` of them at all times, each replaced when it ends.
 
     prompts, outputs: lengths in tokens, of FORMS; the same `seed` draws the same requests.
     """
 
-    qps: float
+    qps: float | None
     prompts: str
     outputs: str
     requests: int = USUAL_REQUESTS
     seed: int = USUAL_SEED
+    concurrency: int = 0
 
     def arrivals(self, positions: int | None = None) -> tuple[Arrival, ...]:
         """The requests, of which none is longer than `positions`: prompts, then outputs, are cut to that.
 
         Raises UsageError where rates, numbers or lengths can't be.
         """
-        if isinstance(self.qps, bool) or not isinstance(self.qps, (int, float)) or not LEAST_QPS <= self.qps < 1e6:
+        rate = self.qps
+        if not self.concurrency and (
+            isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_QPS <= rate < 1e6
+        ):
             least = f"from {LEAST_QPS} (one in three hours) to a million"
-            raise UsageError(f"--qps must be a number of requests per second, {least}, not {self.qps!r:.60}")
+            raise UsageError(f"--qps must be a number of requests per second, {least}, not {rate!r:.60}")
         if type(self.requests) is not int or not 1 <= self.requests <= MAX_REQUESTS:
             raise UsageError(f"--requests must be a whole number from 1 to {MAX_REQUESTS:,}, not {self.requests!r:.60}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
             raise UsageError(f"--seed must be a whole number from 0 to {(1 << 32) - 1:,}, not {self.seed!r:.60}")
         rng = np.random.default_rng(self.seed)
-        times = np.cumsum(rng.exponential(1 / self.qps, self.requests))
+        times = np.cumsum(rng.exponential(1 / rate, self.requests)) if rate else np.zeros(self.requests)
         outputs = drawn("--output-lengths", self.outputs, self.requests, rng)
         prompts = drawn("--prompt-lengths", self.prompts, self.requests, rng)
         if positions is not None:
@@ -78,6 +87,14 @@ def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArr
     else:
         lengths = np.clip(np.rint(a * np.exp(b * rng.standard_normal(count))), 1, MAX_LENGTH).astype(np.int64)
     return np.asarray(lengths)
+
+
+def around(length: int) -> str:
+    """Lengths that vary by a tenth around one, as a form of FORMS: equal ones keep requests of a closed loop in step,
+    whose prompts then come together.
+    """
+    spread = length // 10
+    return f"uniform:{length - spread}:{length + spread}" if spread else str(length)
 
 
 def is_number(text: str) -> bool:

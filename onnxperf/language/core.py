@@ -12,12 +12,12 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
-from onnxperf.ground.lists import batches_of
+from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
 from onnxperf.ground.names import CACHES, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
 from onnxperf.ground.version import VERSION
-from onnxperf.language.arrivals import USUAL_REQUESTS, USUAL_SEED, Traffic
+from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
 from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import BUDGET, Service, serve
 from onnxperf.language.steps import Steps
@@ -75,7 +75,8 @@ class Generation(Document):
     weights, cache: the types in which weights of products, and keys and values, are kept, None for that of the
     activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
     capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
-    requests that arrive are served, where that was asked for; notes: what was assumed.
+    requests that arrive are served, where that was asked for, and `curve` the same for each of several concurrencies,
+    of which `service` is then the first; notes: what was assumed.
     """
 
     ROWS = "batches"
@@ -94,6 +95,7 @@ class Generation(Document):
     largest_batch: int
     batches: tuple[Batch, ...]
     service: Service | None = None
+    curve: tuple[Service, ...] = ()
     notes: tuple[str, ...] = ASSUMED
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class Generation(Document):
             **plain(self, "model", "gpu", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
             **plain(self.lengths, "prompt", "output", "chunk"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
-            **plain(self, "service", "notes"),
+            **plain(self, "service", "curve", "notes"),
         }  # fmt: skip
 
 
@@ -111,9 +113,10 @@ def llm(
     model: Any = None, *, gpu: Gpu, config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] | str = 1,
     chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
-    qps: float | None = None, prompt_lengths: str | None = None, output_lengths: str | None = None,
-    requests: int = USUAL_REQUESTS, seed: int = USUAL_SEED, dims: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None, trip_counts: Mapping[str, int] | None = None,
+    qps: float | None = None, concurrency: int | Sequence[int] | str | None = None, prompt_lengths: str | None = None,
+    output_lengths: str | None = None, requests: int | None = None, seed: int = USUAL_SEED,
+    dims: Mapping[str, int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
+    trip_counts: Mapping[str, int] | None = None,
     **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
@@ -128,6 +131,9 @@ def llm(
     qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
     output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
+    concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
+    10 for each; several, also as "1..256", give a curve. Outputs then vary by a tenth around output by default: the
+    same length keeps requests in step.
     dims, shapes, trip_counts and terms: as of `predict`; batch and lengths decide the shapes of ids, positions, masks
     and caches.
 
@@ -143,30 +149,38 @@ def llm(
             lengths,
             batch,
             weights,
-            traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed),
+            traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed, concurrency),
             cache=cache,
         )
 
 
 def traffic(
-    lengths: Lengths, qps: float | None, prompts: str | None, outputs: str | None, requests: int, seed: int
-) -> Traffic | None:
-    """The requests to simulate, of these lengths by default; None without a rate.
+    lengths: Lengths, qps: float | None, prompts: str | None, outputs: str | None, requests: int | None, seed: int,
+    concurrency: int | Sequence[int] | str | None = None,
+) -> tuple[Traffic, ...]:  # fmt: skip
+    """The requests to simulate, of these lengths by default, for each concurrency; none without a rate or one.
 
-    Raises UsageError where lengths are given, but no rate.
+    Raises UsageError where both are given, or lengths are, but neither.
     """
+    if qps is not None and concurrency is not None:
+        raise UsageError("--qps and --concurrency are two ways in which requests arrive: leave one out")
+    if concurrency is not None:
+        asked = parse_batches(concurrency) if isinstance(concurrency, str) else concurrency
+        drawn = prompts or str(lengths.prompt), outputs or around(lengths.output)
+        each = sorted(sizes_of(asked, "--concurrency", MAX_CONCURRENCY))
+        return tuple(Traffic(None, *drawn, ROUNDS * n if requests is None else requests, seed, n) for n in each)
     if qps is None:
-        usual = (None, None, USUAL_REQUESTS, USUAL_SEED)
-        if (prompts, outputs, requests, seed) != usual:
+        if (prompts, outputs, requests, seed) != (None, None, None, USUAL_SEED):
             what = "--prompt-lengths, --output-lengths, --requests and --seed"
-            raise UsageError(f"{what} need --qps as well")
-        return None
-    return Traffic(qps, prompts or str(lengths.prompt), outputs or str(lengths.output), requests, seed)
+            raise UsageError(f"{what} need --qps or --concurrency as well")
+        return ()
+    drawn = prompts or str(lengths.prompt), outputs or str(lengths.output)
+    return (Traffic(qps, *drawn, USUAL_REQUESTS if requests is None else requests, seed),)
 
 
 def generation(
-    steps: Steps, lengths: Lengths, batch: int | Sequence[int] | str, weights: str | None, asked: Traffic | None = None,
-    tell: Progress | None = None, cache: str | None = None,
+    steps: Steps, lengths: Lengths, batch: int | Sequence[int] | str, weights: str | None,
+    asked: Sequence[Traffic] = (), tell: Progress | None = None, cache: str | None = None,
 ) -> Generation:  # fmt: skip
     """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
     lengths.check()
@@ -175,14 +189,15 @@ def generation(
     each = steps.cache_bytes_per_token()
     rows = by_batch(steps, batches, lengths, each, tell)
     budget = lengths.chunk or BUDGET
-    service = None if asked is None else serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell)
+    services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell) if asked else ()
     last = steps.at(rows[0].batch, 1, lengths.last)
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
         weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
-        largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows, service=service,
+        largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
+        service=services[0] if services else None, curve=services if len(services) > 1 else (),
         notes=(*ASSUMED, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 

@@ -2,33 +2,42 @@
 
 As vLLM schedules (Kwon et al. 2023, arXiv:2309.06180, with chunked prefill, Agrawal et al. 2024, arXiv:2403.02310): in
 an iteration every request that has its first token generates one more, and what is left of the budget of tokens takes
-prompts, first come first served, in chunks. A request is admitted when the cache has room for its prompt and its whole
-output, so that none is ever thrown out again (vLLM admits earlier, and may have to).
+prompts, first come first served, in chunks. Where prompts go first, as in SGLang, an iteration takes either these or
+decode steps; where they are whole, as in TensorRT-LLM, one that does not fit waits for the next iteration. A request is
+admitted when the cache has room for its prompt and its whole output, so that none is ever thrown out again (vLLM admits
+earlier, and may have to). Iterations that only decode, between an end or an arrival and the next, are one event.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from onnxperf.ground.errors import UsageError
 from onnxperf.language.arrivals import Arrival
 
-#: Seconds of an iteration: requests that decode, their mean context, new tokens of prompts, their mean past.
+#: Seconds of an iteration: requests that decode, their mean context, new tokens of prompts, and what lies before these
+#: on average, were they one sequence: less than nothing where several short ones attend to themselves alone.
 Price = Callable[[int, float, int, float], float]
-MAX_TOKENS = 5_000_000  # that are generated in a simulation: about a minute
+MAX_TOKENS = 50_000_000  # that are generated in a simulation: less than a minute
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """running: requests that may be in the batch; cache_tokens: for which the cache has room; budget: new tokens of an
-    iteration, of prompts and decode steps.
+    iteration, of prompts and decode steps. mixed: prompts and decode steps share an iteration, else prompts go first;
+    whole: a prompt is not divided unless it is longer than the budget. front_s: between the end of a request in a
+    closed loop and the arrival of the next at the scheduler.
     """
 
     running: int
     cache_tokens: int
     budget: int
+    mixed: bool = True
+    whole: bool = False
+    front_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -65,7 +74,8 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """Every request as it was served; seconds from the first arrival to the last token, and of iterations among them;
-    the number of iterations, and the requests that decoded, and the tokens of prompts, in all of them.
+    the number of iterations, and the requests that decoded, and the tokens of prompts, in all of them. gaps: seconds
+    between tokens of a request, each with how many tokens came so.
     """
 
     served: tuple[Served, ...]
@@ -74,45 +84,113 @@ class Simulation:
     iterations: int
     decoded: int
     prompted: int
+    gaps: tuple[tuple[float, int], ...] = ()
 
 
-def simulate(arrivals: Sequence[Arrival], server: Server, price: Price) -> Simulation:
-    """Serve requests, which arrive in order. Raises UsageError where one can't ever be admitted, and for more than
-    MAX_TOKENS.
+@dataclass(slots=True)
+class _Batch:
+    """What runs: requests that wait and whose prompts are taken, those that decode by the iteration of their last token
+    (`ends`, which `due` has in order), their number and the sum of their contexts; the cache's room.
+    """
+
+    room: int
+    waiting: deque[Served] = field(default_factory=deque)
+    prompts: deque[Served] = field(default_factory=deque)
+    ends: defaultdict[int, list[Served]] = field(default_factory=lambda: defaultdict(list))
+    due: list[int] = field(default_factory=list)
+    iteration: int = 0  # in which requests decode
+    decoding: int = 0
+    context: int = 0
+
+    def admit(self, running: int) -> None:
+        """Let those that wait join, while there is room."""
+        while self.waiting and self.decoding + len(self.prompts) < running and self.room >= _tokens(self.waiting[0]):
+            self.prompts.append(self.waiting.popleft())
+            self.room -= _tokens(self.prompts[-1])
+
+    def begin(self, request: Served, now: float) -> None:
+        """The first token of a request is there."""
+        request.first = now
+        self.decoding, self.context = self.decoding + 1, self.context + request.arrival.prompt
+        last = self.iteration + request.arrival.output - 1
+        self.ends[last].append(request)
+        heapq.heappush(self.due, last)
+
+    def finished(self, now: float) -> list[Served]:
+        """Let those go that have their last token."""
+        while self.due and self.due[0] <= self.iteration:
+            heapq.heappop(self.due)
+        gone = self.ends.pop(self.iteration, [])
+        for request in gone:
+            request.end = now
+            self.room += _tokens(request)
+            self.decoding -= 1
+            self.context -= _tokens(request) - 1
+        return gone
+
+
+def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurrency: int = 0) -> Simulation:
+    """Serve requests, which arrive in order; or, with a concurrency, that many at first, and one as another ends.
+
+    Raises UsageError where one can't ever be admitted, and for more than MAX_TOKENS.
     """
     _check(arrivals, server)
     served = tuple(Served(a) for a in arrivals)
-    waiting, prompts = deque[Served](), deque[Served]()
-    ends = defaultdict[int, list[Served]](list)  # requests by the iteration that gives their last token
-    now, busy, room, coming = arrivals[0].seconds, 0.0, server.cache_tokens, 0
-    iteration = decoding = context = decoded = prompted = 0  # context: of all that decode together
+    b = _Batch(server.cache_tokens)
+    sent = min(concurrency or len(served), len(served))  # whose arrival is known
+    now, busy, coming = arrivals[0].seconds, 0.0, 0
+    iterations = decoded = prompted = 0
+    last: list[tuple[float, int]] = []  # when tokens were last given, and to how many requests that still decode
+    gaps = defaultdict[float, int](int)
     while True:
-        while coming < len(served) and served[coming].arrival.seconds <= now:
-            waiting.append(served[coming])
+        while coming < sent and served[coming].arrival.seconds <= now:
+            b.waiting.append(served[coming])
             coming += 1
-        while waiting and decoding + len(prompts) < server.running and room >= _tokens(waiting[0]):
-            prompts.append(waiting.popleft())
-            room -= _tokens(prompts[-1])
-        if not decoding and not prompts:
-            if coming == len(served):
+        b.admit(server.running)
+        if not b.decoding and not b.prompts:
+            if coming == sent:
                 break
             now = served[coming].arrival.seconds
             continue
-        new, past, done = _chunks(prompts, server.budget - decoding, now)
-        seconds = price(decoding, context / decoding if decoding else 0.0, new, past / new if new else 0.0)
-        now, busy = now + seconds, busy + seconds
-        decoded, prompted, context = decoded + decoding, prompted + new, context + decoding
-        iteration += 1
+        joined = b.decoding if server.mixed or not b.prompts else 0  # that decode in this iteration
+        new, past, done = _chunks(b.prompts, server.budget - joined, now, server.whole)
+        steps, mean = 1, b.context / b.decoding if joined else 0.0
+        if not new:
+            free = not b.waiting and b.decoding < server.running and coming < sent
+            until = served[coming].arrival.seconds - now if free else None
+            steps = _steps(b.due[0] - b.iteration, until, price, joined, mean)
+        each = price(joined, mean + (steps - 1) / 2 if joined else 0.0, new, past)
+        now, busy, iterations = now + steps * each, busy + steps * each, iterations + steps
+        decoded, prompted = decoded + steps * joined, prompted + new
+        if joined:
+            b.iteration, b.context = b.iteration + steps, b.context + steps * joined
+            gaps[each] += (steps - 1) * joined
+            for before, n in last:
+                gaps[now - (steps - 1) * each - before] += n
         for request in done:
-            request.first = now
-            decoding, context = decoding + 1, context + request.arrival.prompt
-            ends[iteration + request.arrival.output - 1].append(request)
-        for request in ends.pop(iteration, ()):
-            request.end = now
-            room += _tokens(request)
-            decoding -= 1
-            context -= _tokens(request) - 1
-    return Simulation(served, now - arrivals[0].seconds, busy, iteration, decoded, prompted)
+            b.begin(request, now)
+        for _ in b.finished(now) if joined or done else ():
+            if concurrency and sent < len(served):
+                served[sent].arrival = replace(served[sent].arrival, seconds=now + server.front_s)
+                sent += 1
+        last = [(now, b.decoding)] if joined else [*last, (now, sum(s.arrival.output > 1 for s in done))]
+    return Simulation(served, now - arrivals[0].seconds, busy, iterations, decoded, prompted, tuple(gaps.items()))
+
+
+def _steps(most: int, until: float | None, price: Price, decoding: int, context: float) -> int:
+    """Iterations that decode alone until the next end, `most` of them, or until the next arrival can be admitted, in
+    `until` seconds: the fewest that take as long.
+    """
+    if until is None or price(decoding, context, 0, 0.0) >= until:
+        return most if until is None else 1
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if middle * price(decoding, context + (middle - 1) / 2, 0, 0.0) >= until:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def together(simulations: Sequence[Simulation]) -> Simulation:
@@ -120,32 +198,35 @@ def together(simulations: Sequence[Simulation]) -> Simulation:
     served = tuple(s for simulation in simulations for s in simulation.served)
     span = max(s.end for s in served) - min(s.arrival.seconds for s in served)
     busy = sum(simulation.busy for simulation in simulations) / len(simulations)
-    counts = (
+    iterations, decoded, prompted = (
         sum(getattr(simulation, what) for simulation in simulations) for what in ("iterations", "decoded", "prompted")
     )
-    return Simulation(served, span, busy, *counts)
+    return Simulation(served, span, busy, iterations, decoded, prompted, tuple(g for s in simulations for g in s.gaps))
 
 
 def _tokens(request: Served) -> int:
     return request.arrival.prompt + request.arrival.output
 
 
-def _chunks(prompts: deque[Served], left: int, now: float) -> tuple[int, int, list[Served]]:
-    """Take `left` tokens of prompts: how many new ones there are, the sum of what lies before each, and the requests
-    whose prompt is complete, which leave the queue.
+def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) -> tuple[int, float, list[Served]]:
+    """Take `left` tokens of prompts: how many new ones there are, what lies before them on average were they one
+    sequence, and the requests whose prompt is complete, which leave the queue.
+
+    A chunk of c tokens behind p attends to c p + c^2 / 2 positions, the one sequence of n tokens to n past + n^2 / 2.
     """
-    new = past = 0
-    done = []
+    new, seen, done = 0, 0.0, []
     while prompts and left > 0:
         request = prompts[0]
+        chunk = min(left, request.arrival.prompt - request.taken)
+        if whole and new and chunk < request.arrival.prompt:
+            break
         if not request.taken:
             request.start = now
-        chunk = min(left, request.arrival.prompt - request.taken)
-        new, past, left = new + chunk, past + chunk * request.taken, left - chunk
+        new, seen, left = new + chunk, seen + chunk * (request.taken + chunk / 2), left - chunk
         request.taken += chunk
         if request.taken == request.arrival.prompt:
             done.append(prompts.popleft())
-    return new, past, done
+    return new, seen / new - new / 2 if new else 0.0, done
 
 
 def _check(arrivals: Sequence[Arrival], server: Server) -> None:

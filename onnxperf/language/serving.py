@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ import numpy as np
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
-from onnxperf.language.arrivals import Traffic
+from onnxperf.language.arrivals import Arrival, Traffic
 from onnxperf.language.prices import prices
-from onnxperf.language.service import Server, Simulation, simulate, together
+from onnxperf.language.service import Price, Server, simulate, together
 from onnxperf.language.steps import Seconds, Steps
 
 BUDGET = 2048  # new tokens of an iteration, vLLM's default of max_num_batched_tokens
@@ -23,76 +23,129 @@ TIMES = {
     "waiting": "waiting", "time_to_first_token": "to_first_token", "time_per_output_token": "each_token",
     "latency": "latency",
 }  # fmt: skip
+GAPS = "inter_token_latency"  # between any two tokens of a request
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Document):
+    """A time of requests: its mean and its percentiles, by rank, each with the range that simulations at the ends of
+    the iterations' ranges give.
+    """
+
+    mean: Seconds
+    at: dict[int, Seconds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mean as a time is written, and the percentiles beside."""
+        return {**self.mean.to_dict(), **{f"p{p}": t.to_dict() for p, t in self.at.items()}}
 
 
 @dataclass(frozen=True, slots=True)
 class Service(Document):
     """How requests were served in a simulation.
 
-    times: by name of TIMES and by percentile, each with the range that simulations at the ends of the iterations'
-    ranges give; tokens_per_second: generated, from the first arrival to the last token; utilisation: the share of that
+    times: by name of TIMES, and GAPS; tokens_per_second: generated, from the first arrival to the last token, by all
+    `gpus`; utilisation: the share of that
     time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
     of each of `groups` of GPUs.
     """
 
     traffic: Traffic
     server: Server
-    times: dict[str, dict[int, Seconds]]
+    times: dict[str, Spread]
     requests_per_second: float
     tokens_per_second: float
     utilisation: float
     batch: float
     iterations: int
     groups: int = 1
+    gpus: int = 1
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Generated tokens by each GPU."""
+        return self.tokens_per_second / self.gpus
+
+    @property
+    def tokens_per_second_per_user(self) -> float:
+        """Tokens that a request gets in a second behind its first: 1 / mean time per output token; 0 without any."""
+        each = self.times["time_per_output_token"].mean.seconds
+        return 1 / each if each else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, times in seconds."""
         t, s = self.traffic, self.server
         return {
-            "qps": t.qps, "prompt_lengths": t.prompts, "output_lengths": t.outputs, "requests": t.requests,
-            "seed": t.seed, "running": s.running, "cache_tokens": s.cache_tokens, "budget_tokens": s.budget,
-            **{name: {f"p{p}": at.to_dict() for p, at in rank.items()} for name, rank in self.times.items()},
-            **plain(self, "requests_per_second", "tokens_per_second", "utilisation"), "mean_decoding": self.batch,
+            "qps": t.qps, "concurrency": t.concurrency or None, "prompt_lengths": t.prompts,
+            "output_lengths": t.outputs, "requests": t.requests, "seed": t.seed,
+            "running": s.running, "cache_tokens": s.cache_tokens, "budget_tokens": s.budget,
+            **{name: time.to_dict() for name, time in self.times.items()},
+            **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
+            **plain(self, "tokens_per_second_per_gpu", "utilisation"), "mean_decoding": self.batch,
             **plain(self, "iterations", "groups"),
         }  # fmt: skip
 
 
 def serve(
-    steps: Steps, traffic: Traffic, running: int, budget: int, each: int, positions: int | None = None,
+    steps: Steps, asked: Sequence[Traffic], running: int, budget: int, each: int, positions: int | None = None,
     tell: Progress | None = None,
-) -> Service:  # fmt: skip
-    """Serve requests by continuous batching, `running` of them at a time, whose caches take `each` bytes a token.
+) -> tuple[Service, ...]:  # fmt: skip
+    """Serve requests by continuous batching, each traffic on its own, on runs that are predicted once.
 
-    Groups of GPUs that divide the batch are servers of their own, which requests go to in turn. Raises UsageError where
-    a request is too long for the card's memory, the traffic can't be, or a plan has microbatches.
+    Of requests that arrive at a rate `running` are served at a time; caches take `each` bytes a token. Groups of GPUs
+    that divide the batch are servers of their own, which requests go to in turn. Raises UsageError where a request is
+    too long for the card's memory, the traffic can't be, or a plan has microbatches.
     """
     if steps.plan.microbatches > 1:
         raise UsageError(f"requests can't be simulated with microbatches ({steps.plan}): leave them or --qps out")
-    arrivals = traffic.arrivals(positions)
-    longest = max(a.prompt + a.output for a in arrivals)
-    steps = steps.made_for(longest)
-    running = steps.share(running)
-    server = Server(running, cache_tokens(steps, running, budget, each), budget)
-    turns = [arrivals[k :: steps.groups] for k in range(min(steps.groups, len(arrivals)))]
-    simulations = [
-        together([simulate(turn, server, price) for turn in turns]) for price in prices(steps, running, budget, tell)
-    ]
-    middle = simulations[0]
-    tokens = sum(a.output for a in arrivals)
+    drawn = [t.arrivals(positions) for t in asked]
+    steps = steps.made_for(max(a.prompt + a.output for arrivals in drawn for a in arrivals))
+    most = steps.share(max(t.concurrency or running for t in asked))
+    server = Server(most, cache_tokens(steps, most, budget, each), budget)
+    by = prices(steps, most, budget, tell)
+    services = []
+    for t, arrivals in zip(asked, drawn, strict=True):
+        services.append(
+            _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by)
+        )
+    return tuple(services)
+
+
+def _service(
+    steps: Steps, traffic: Traffic, arrivals: Sequence[Arrival], server: Server, by: Sequence[Price]
+) -> Service:  # fmt: skip
+    """How one traffic is served at prices, of which the first is the answer."""
+    groups = min(steps.groups, len(arrivals), traffic.concurrency or len(arrivals))
+    turns = [arrivals[k::groups] for k in range(groups)]
+    loops = [len(range(k, traffic.concurrency, groups)) for k in range(groups)]
+    each = [[simulate(turn, server, price, n) for turn, n in zip(turns, loops, strict=True)] for price in by]
+    simulations = [together(of) for of in each]
+    middle, tokens = simulations[0], sum(a.output for a in arrivals)
+    times = {
+        name: spread([[(getattr(s, time), 1) for s in of.served] for of in simulations]) for name, time in TIMES.items()
+    }
     return Service(
-        traffic=traffic, server=server, times={name: percentiles(simulations, time) for name, time in TIMES.items()},
+        traffic=traffic, server=server, times={**times, GAPS: spread([of.gaps for of in simulations])},
         requests_per_second=len(arrivals) / middle.span, tokens_per_second=tokens / middle.span,
         utilisation=min(middle.busy / middle.span, 1.0), batch=middle.decoded / middle.iterations,
-        iterations=middle.iterations,
-        groups=steps.groups,
+        iterations=middle.iterations, groups=steps.groups, gpus=steps.plan.gpus,
     )  # fmt: skip
 
 
-def percentiles(simulations: Sequence[Simulation], time: str) -> dict[int, Seconds]:
-    """The percentiles of a time of `Served` in three simulations, of which the first is the answer."""
-    served = ([getattr(s, time) for s in simulation.served] for simulation in simulations)
-    by = [np.percentile(times, PERCENTILES).tolist() for times in served]
-    return {p: Seconds(*(row[i] for row in by)) for i, p in enumerate(PERCENTILES)}
+def spread(simulated: Sequence[Sequence[tuple[float, int]]]) -> Spread:
+    """The mean and percentiles of seconds, each with how often it is, in three simulations of which the first is the
+    answer. Between two ranks a percentile is interpolated, as numpy does.
+    """
+    means, ranks = [], []
+    for values in simulated:
+        rows = sorted((s, n) for s, n in values if n) or [(0.0, 1)]
+        seconds, counts = np.array([s for s, _ in rows]), np.cumsum([n for _, n in rows])
+        total = int(counts[-1])
+        means.append(sum(s * n for s, n in rows) / total)
+        at = np.array(PERCENTILES) / 100 * (total - 1)
+        below, above = (seconds[np.searchsorted(counts, end, side="right")] for end in (np.floor(at), np.ceil(at)))
+        ranks.append((below + (at - np.floor(at)) * (above - below)).tolist())
+    return Spread(Seconds(*means), {p: Seconds(*(row[i] for row in ranks)) for i, p in enumerate(PERCENTILES)})
 
 
 def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:

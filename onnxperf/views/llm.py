@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 PLOTS = (".png", ".svg")
 ASSUMED = (
     "requests: a simulation of vLLM's scheduler with a paged KV cache, which ONNX Runtime GenAI may not have",
-    "the prompts of an iteration are predicted as one sequence; logits are of every position unless --prune-lm-head",
+    "the prompts of an iteration share its products, and each attends to itself alone;"
+    " logits are of every position unless --prune-lm-head",
 )
 TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
+CURVE = (
+    "#requests", "#TTFT", "#80% interval", "#p99", "#TPOT", "#80% interval ", "#p99 ", "#tokens/s/user",
+    "#tokens/s/GPU", "#utilization",
+)  # fmt: skip
 SPARE = ("longest context", "80% interval", "80% interval ")
 
 
@@ -47,24 +52,51 @@ def show(out: Console, g: Generation) -> None:
     out.print()
     lines = tuple(_line(b) for b in g.batches)
     put(out, [Sheet("time to first token (TTFT) and time per output token (TPOT)", NAMES, lines, SPARE)])
-    if g.service is not None:
+    if g.curve:
+        put(out, [curve_sheet(g.curve)])
+    elif g.service is not None:
         put(out, [service_sheet(g.service)])
     put_notes(out, (*g.notes, *(ASSUMED if g.service is not None else ())))
 
 
 def service_sheet(s: Service) -> Sheet:
     """How requests were served: a line for each time, a column for each percentile."""
-    t = s.traffic
-    drawn_as = f"{t.requests:,} requests at {number(t.qps)}/s, prompts {t.prompts}, outputs {t.outputs}"
+    drawn_as = f"{s.traffic.requests:,} requests{_arriving(s)}, {_lengths(s)}"
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
+    if s.traffic.concurrency:
+        did += f" ({number(s.tokens_per_second_per_user)} per user, {number(s.tokens_per_second_per_gpu)} per GPU)"
     load = f"utilization {s.utilisation:.0%}, on average {number(s.batch)} of {s.server.running} sequences decode"
     load += f", on each of {s.groups} groups" * (s.groups > 1)
     lines = tuple(
-        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in percentiles.values()))
-        for name, percentiles in s.times.items()
+        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in (time.mean, *time.at.values())))
+        for name, time in s.times.items()
     )
-    names = ("!with 80% intervals", *(f"#p{p}" for p in PERCENTILES))
+    names = ("!with 80% intervals", "#mean", *(f"#p{p}" for p in PERCENTILES))
     return Sheet(printable(f"{drawn_as}: {did}; {load}"), names, lines)
+
+
+def curve_sheet(services: Sequence[Service]) -> Sheet:
+    """How a closed loop is served, a line for each concurrency."""
+    lines = []
+    for s in services:
+        first, token = (s.times[name] for name in ("time_to_first_token", "time_per_output_token"))
+        times = (
+            x for t in (first, token) for x in (duration(t.mean.seconds), _range(t.mean), duration(t.at[99].seconds))
+        )
+        rates = (s.tokens_per_second_per_user, s.tokens_per_second_per_gpu)
+        lines.append((str(s.traffic.concurrency), *times, *map(number, rates), f"{s.utilisation:.0%}"))
+    return Sheet(
+        printable(f"closed loop, {_lengths(services[0])}"), CURVE, tuple(lines), ("80% interval", "80% interval ")
+    )
+
+
+def _arriving(s: Service) -> str:
+    rate = s.traffic.qps
+    return f", {s.traffic.concurrency:,} at a time" if rate is None else f" at {number(rate)}/s"
+
+
+def _lengths(s: Service) -> str:
+    return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}"
 
 
 def _types(g: Generation) -> str:
@@ -99,7 +131,8 @@ def plot(target: str, g: Generation) -> bytes:
 
 def drawn(g: Generation) -> Figure:
     """Time of a token, and time to the first one, over the tokens per second, with their 80% intervals, a point for
-    each batch that fits; below, where requests arrive, the percentiles of what they take.
+    each batch that fits; below, where requests arrive, the percentiles of what they take, or for several concurrencies
+    the tokens per second of a GPU over those of a user.
     """
     from matplotlib.figure import Figure
 
@@ -123,7 +156,9 @@ def drawn(g: Generation) -> Figure:
         above.text(0.5, 0.5, "no batch fits into memory", transform=above.transAxes, ha="center")
         for axes in (above, below):
             axes.set_axis_off()
-    if g.service is not None:
+    if g.curve:
+        _pareto(last[0], g.curve)
+    elif g.service is not None:
         _service(last[0], g.service)
     for axes in (above, below, *last):
         _plain(axes)
@@ -141,14 +176,29 @@ def _curve(axes: Axes, x: Sequence[float], times: Sequence[Seconds], unit: float
 
 def _service(axes: Axes, s: Service) -> None:
     """The percentiles of what requests take, in seconds; waiting, which is often nothing, is left to the table."""
-    for name, percentiles in s.times.items():
+    for name, time in s.times.items():
         if name != "waiting":
-            _curve(axes, range(len(percentiles)), list(percentiles.values()), 1.0, name.replace("_", " "))
-    about = f"{number(s.traffic.qps)} requests/s arrive, {number(s.requests_per_second)} requests/s are served"
+            _curve(axes, range(len(PERCENTILES)), list(time.at.values()), 1.0, name.replace("_", " "))
+    rate = s.traffic.qps
+    arrive = f"{s.traffic.concurrency:,} requests at a time" if rate is None else f"{number(rate)} requests/s arrive"
+    about = f"{arrive}, {number(s.requests_per_second)} requests/s are served"
     share = f"percentile of {s.traffic.requests:,} requests"
     axes.set(ylabel="seconds", xlabel=share, yscale="log", title=about)
     axes.set_xticks(range(len(PERCENTILES)), [f"{p}%" for p in PERCENTILES])
     axes.legend()
+
+
+def _pareto(axes: Axes, services: Sequence[Service]) -> None:
+    """Tokens per second of a GPU over those of a user, a point for each concurrency."""
+    users, gpus = ([getattr(s, f"tokens_per_second_per_{of}") for s in services] for of in ("user", "gpu"))
+    axes.plot(users, gpus, marker=".")
+    for s, x, y in zip(services, users, gpus, strict=True):
+        axes.annotate(f"{s.traffic.concurrency}", (x, y), xytext=(4, 4), textcoords="offset points")
+    axes.set(
+        xlabel="tokens/s per user", ylabel="tokens/s per GPU", title="closed loop, labelled with requests at a time"
+    )
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.06, y=0.1)
 
 
 def _plain(axes: Axes) -> None:

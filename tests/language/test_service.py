@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 import onnxperf
 from onnxperf.ground.errors import UsageError
-from onnxperf.language.arrivals import Arrival, Traffic
-from onnxperf.language.prices import Grid, doubled, prices
+from onnxperf.language.arrivals import Arrival, Traffic, around
+from onnxperf.language.core import traffic
+from onnxperf.language.generation import Lengths
+from onnxperf.language.prices import Line, grown, prices
 from onnxperf.language.service import Server, simulate
+from onnxperf.language.serving import PERCENTILES, spread
 from tests.language.test_generation import LLAMA2, SMALL, steps
 
 ROOMY = Server(running=8, cache_tokens=10**9, budget=100)
@@ -64,9 +68,12 @@ def test_no_token_is_lost_and_none_comes_before_its_time() -> None:
 
     found = simulate(arrivals, server, seen)
     assert found.prompted == sum(a.prompt for a in arrivals) == sum(c[2] for c in calls)
-    assert found.decoded == sum(a.output - 1 for a in arrivals) == sum(c[0] for c in calls)
-    context = sum(c[0] * c[1] for c in calls)
-    assert context == pytest.approx(sum(sum(range(a.prompt, a.prompt + a.output - 1)) for a in arrivals))
+    assert found.decoded == sum(a.output - 1 for a in arrivals) == sum(n for _, n in found.gaps)
+    context = sum(sum(range(a.prompt, a.prompt + a.output - 1)) for a in arrivals)
+    before = sum(c[2] * c[3] for c in calls)
+    assert before + sum(c[2] ** 2 / 2 for c in calls) == pytest.approx(sum(a.prompt**2 / 2 for a in arrivals))
+    work = found.iterations + 0.01 * (found.prompted + found.decoded) + 0.001 * (context + before)
+    assert found.busy == pytest.approx(0.01 * work)
     assert all(c[0] <= server.running and c[0] + c[2] <= server.budget for c in calls)
     assert all(s.arrival.seconds <= s.start < s.first <= s.end for s in found.served)
     assert all(one.start <= other.start for one, other in pairwise(found.served))
@@ -90,6 +97,105 @@ def test_under_load_throughput_is_that_of_the_full_batch() -> None:
     assert sum(a.output - 1 for a in arrivals) / slow.span == pytest.approx(3, rel=0.02)
 
 
+def loop(n: int, requests: int, prompt: int = 100, output: int = 50) -> tuple[Arrival, ...]:
+    return Traffic(None, str(prompt), around(output), requests, 0, n).arrivals()
+
+
+def linear(step: float, prefill: float) -> Any:
+    """A step takes `step`, a token of a prompt `prefill` more."""
+    return lambda decoding, context, new, past: step * (decoding > 0) + prefill * new
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize("n", [4, 16, 64])
+def test_a_closed_loop_has_the_mean_of_its_formula(n: int, mixed: bool) -> None:
+    """Each token takes a step, and the prompts of the others come between: step + (n - 1) prefill / output."""
+    server = Server(n, 10**9, 8192, mixed)
+    served = simulate(loop(n, 20 * n, 100, 400), server, linear(0.01, 5e-5), n).served
+    mean = np.mean([s.each_token for s in served])
+    assert mean == pytest.approx(0.01 + (n - 1) * 100 * 5e-5 / 400, rel=0.02)
+
+
+def test_a_closed_loop_has_as_many_requests_at_any_time() -> None:
+    """Each arrives as another ends, after what the server's front takes; a request alone is never disturbed."""
+    found = simulate(loop(7, 90), Server(7, 10**9, 1000, front_s=0.5), linear(1.0, 0.01), 7)
+    ends = sorted(s.end for s in found.served)
+    arrivals = [s.arrival.seconds for s in found.served]
+    assert arrivals[:7] == [0.0] * 7 and arrivals[7:] == pytest.approx([e + 0.5 for e in ends[:83]])
+    alone = simulate(loop(1, 9), ROOMY, linear(1.0, 0.01), 1).served
+    assert [s.to_first_token for s in alone] == pytest.approx([1.0] * 9)
+
+
+def test_equal_lengths_keep_prompts_together_where_they_go_first() -> None:
+    """All n prompts run before any request goes on: the mean of n waves of one, and steps that nothing disturbs."""
+    arrivals = [Arrival(0.0, 100, 50)] * 80
+    found = simulate(arrivals, Server(8, 10**9, 100, mixed=False), linear(0.01, 1e-3), 8)
+    assert [s.to_first_token for s in found.served[:8]] == pytest.approx([0.1 * (i + 1) for i in range(8)])
+    assert [s.each_token for s in found.served] == pytest.approx(
+        [(49 * 0.01 + 0.1 * (7 - i % 8)) / 49 for i in range(80)]
+    )
+    assert sum(s * n for s, n in found.gaps) == pytest.approx(sum(s.each_token * 49 for s in found.served))
+
+
+def test_whole_prompts_are_not_divided_unless_they_are_longer_than_the_budget() -> None:
+    arrivals = [Arrival(0.0, 60, 2), Arrival(0.0, 60, 2), Arrival(0.0, 250, 2)]
+    firsts = [s.first for s in simulate(arrivals, Server(3, 10**9, 100, whole=True), linear(0.0, 1.0)).served]
+    assert firsts == pytest.approx([60, 120, 370])
+    assert next(s.first for s in simulate(arrivals, Server(3, 10**9, 100), linear(0.0, 1.0)).served) == 100
+
+
+def test_prompts_of_an_iteration_attend_to_themselves_alone() -> None:
+    """Four of 25 tokens see 4 x 25^2 / 2 positions, as 100 tokens do behind 12.5 - 50 of them."""
+    seen: list[float] = []
+    simulate([Arrival(0.0, 25, 2)] * 4, ROOMY, lambda d, c, new, past: seen.append(past) or 1.0)
+    assert seen[0] == 12.5 - 50
+
+
+def test_means_and_percentiles_are_those_of_every_value() -> None:
+    rng = np.random.default_rng(0)
+    values, counts = rng.random(50), rng.integers(1, 9, 50)
+    every = np.repeat(values, counts)
+    found = spread([list(zip(values.tolist(), counts.tolist(), strict=True))] * 3)
+    assert found.mean.ends() == pytest.approx([every.mean()] * 3)
+    assert [found.at[p].seconds for p in PERCENTILES] == pytest.approx(np.percentile(every, PERCENTILES))
+
+
+def test_a_thousand_requests_take_a_fraction_of_a_second() -> None:
+    started = time.process_time()
+    simulate(loop(256, 1000, 1024, 1024), Server(256, 10**9, 8192), linear(0.01, 5e-5), 256)
+    assert time.process_time() - started < 2
+
+
+def test_what_is_asked_of_a_closed_loop() -> None:
+    lengths = Lengths(2048, 256)
+    one, eight = traffic(lengths, None, None, None, None, 0, "1,8")
+    assert (one.concurrency, eight.concurrency, eight.requests, eight.prompts) == (1, 8, 80, "2048")
+    assert eight.outputs == "uniform:231:281" and {a.seconds for a in eight.arrivals()} == {0.0}
+    (given,) = traffic(lengths, None, "9", "7", 5, 0, 3)
+    assert (given.prompts, given.outputs, given.requests) == ("9", "7", 5)
+    for asked, says in (((2.0, 3), "leave one out"), ((None, 0), "whole numbers from 1"), ((None, "x"), "not a list")):
+        with pytest.raises(UsageError, match=says):
+            traffic(lengths, asked[0], None, None, None, 0, asked[1])
+
+
+@pytest.mark.slow
+def test_llm_serves_a_closed_loop() -> None:
+    """One at a time has the latency of the table; more have more throughput, and each user less."""
+    asked: dict[str, Any] = {"config": SMALL, "gpu": "l4", "prompt": 512, "output": 64, "chunk": 512, "batch": 1}
+    g = onnxperf.llm(**asked, concurrency="1..16")
+    assert g.service is g.curve[0] and [s.traffic.concurrency for s in g.curve] == [1, 2, 4, 8, 16]
+    first, token = (g.service.times[name] for name in ("time_to_first_token", "time_per_output_token"))
+    assert first.mean.ends() == pytest.approx(g.batches[0].first.ends())
+    assert token.mean.ends() == pytest.approx(g.batches[0].token.ends(), rel=0.01)
+    for less, more in pairwise(g.curve):
+        assert more.tokens_per_second_per_gpu > less.tokens_per_second_per_gpu
+        assert more.tokens_per_second_per_user < less.tokens_per_second_per_user
+    data = g.to_dict()
+    assert data["service"] == data["curve"][0]
+    for key in ("time_to_first_token", "time_per_output_token", "inter_token_latency"):
+        assert {"seconds", "low_seconds", "high_seconds", "p50", "p90", "p99"} == set(data["service"][key])
+
+
 @pytest.mark.slow
 def test_iterations_cost_what_their_runs_are_predicted_to() -> None:
     own = steps(LLAMA2, 2000)
@@ -104,12 +210,11 @@ def test_iterations_cost_what_their_runs_are_predicted_to() -> None:
     assert low(8, 1000, 0, 0) < of(8, 1000, 0, 0) < high(8, 1000, 0, 0)
 
 
-def test_grids_are_exact_at_their_points_and_linear_between() -> None:
-    grid = Grid((1, 2, 4), (0, 10), ((0, 10), (1, 11), (3, 13)))
-    for x in (1, 1.5, 2, 3, 4, 5):
-        for y in (0, 5, 10, 12):
-            assert grid.at(x, y) == pytest.approx(x - 1 + y)
-    assert (doubled(16, 100), doubled(1, 1), doubled(1, 8)) == ((1, 16, 32, 64, 100), (1, 2), (1, 2, 4, 8))
+def test_lines_are_exact_at_their_points_and_linear_between() -> None:
+    line = Line((1, 2, 4), (0, 1, 5))
+    assert [line.at(x) for x in (0, 1, 1.5, 2, 3, 4, 5)] == pytest.approx([-1, 0, 0.5, 1, 3, 5, 7])
+    assert (grown(16, 100), grown(1, 1), grown(1, 8)) == ((1, 16, 64, 100), (1, 2), (1, 4, 8))
+    assert grown(16, 2000, 256) == (1, 16, 64, 256, 512, 1024, 2000)
 
 
 def test_lengths_are_drawn_as_asked() -> None:
@@ -154,7 +259,7 @@ def test_two_groups_serve_in_turn() -> None:
     assert two.server == one.server and two.groups == 2
     assert two.tokens_per_second == pytest.approx(2 * one.tokens_per_second, rel=0.1)
     for name in ("time_to_first_token", "time_per_output_token"):
-        assert two.times[name][50].seconds == pytest.approx(one.times[name][50].seconds, rel=0.15)
+        assert two.times[name].at[50].seconds == pytest.approx(one.times[name].at[50].seconds, rel=0.15)
 
 
 @pytest.mark.slow
@@ -164,9 +269,9 @@ def test_llm_serves_what_arrives() -> None:
     rare = onnxperf.llm(**asked, batch=[1, 8], qps=0.1, requests=20)
     (b, _), s = rare.batches, rare.service
     assert s is not None
-    assert s.times["time_to_first_token"][50].ends() == pytest.approx(b.first.ends())
-    assert s.times["time_per_output_token"][50].ends() == pytest.approx(b.token.ends(), rel=0.01)
-    assert s.times["waiting"][50].seconds == pytest.approx(0, abs=1e-12) and s.utilisation < 0.1
+    assert s.times["time_to_first_token"].at[50].ends() == pytest.approx(b.first.ends())
+    assert s.times["time_per_output_token"].at[50].ends() == pytest.approx(b.token.ends(), rel=0.01)
+    assert s.times["waiting"].at[50].seconds == pytest.approx(0, abs=1e-12) and s.utilisation < 0.1
     busy = onnxperf.llm(**asked, batch=[8], qps=1e5, requests=200).service
     assert busy is not None
     assert busy.utilisation == pytest.approx(1, abs=0.01) and busy.batch > 5
@@ -188,6 +293,6 @@ def test_the_lowest_rate_serves_each_request_alone() -> None:
 
 
 def test_more_tokens_than_can_be_simulated_are_refused_with_what_to_do() -> None:
-    arrivals = [Arrival(i, 8, 10_000) for i in range(1000)]
-    with pytest.raises(UsageError, match=r"10,000,000 tokens .* at most 5,000,000: use --requests 500, or shorter"):
+    arrivals = [Arrival(i, 8, 100_000) for i in range(1000)]
+    with pytest.raises(UsageError, match=r"100,000,000 tokens .* at most 50,000,000: use --requests 500, or shorter"):
         simulate(arrivals, ROOMY, lambda *_: 1e-3)

@@ -31,7 +31,10 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "as stored, int4 weights, fp8 cache" in " ".join(out.split())
     code, out, err = onnxperf_cli(*given, "--batch", "8", "--qps", "2", "--requests", "9", "--chunk", "64")
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests at 2/s" in out
+    code, out, err = onnxperf_cli(*given, "--batch", "1", "--concurrency", "1,4", "--output", "8")
+    assert (code, err) == (0, "") and "closed loop, prompts 64, outputs 8" in out and "tokens/s/GPU" in out
     for wrong, says in (
+        (("--qps", "2", "--concurrency", "2"), "leave one out"), (("--concurrency", "0"), "not a list"),
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "need --qps"),
         (("--batch", "4..2"), "ends before it starts"), (("--mode", "training"), "No such option"),
         (("--requests", "9"), "need --qps"), (("--seed", "9"), "need --qps"), (("--plot", "-"), "only --json - prints"),
@@ -55,7 +58,13 @@ def test_plots_have_a_point_for_each_batch_that_fits_and_say_where_none_does() -
     above, below, last = drawn(g).axes
     assert [t.get_text() for t in above.texts] == [t.get_text() for t in below.texts] == ["1", "2"]
     assert above.lines[0].get_ydata() == pytest.approx([1e3 * b.token.seconds for b in g.batches])
-    assert len(last.lines) == 3 and "2 requests/s arrive" in last.get_title()
+    assert len(last.lines) == 4 and "2 requests/s arrive" in last.get_title()
+    loop = onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8, batch=1, chunk=64, concurrency=[1, 4])
+    pareto = drawn(loop).axes[-1]
+    assert pareto.lines[0].get_xydata().tolist() == [
+        [s.tokens_per_second_per_user, s.tokens_per_second_per_gpu] for s in loop.curve
+    ]
+    assert [t.get_text() for t in pareto.texts] == ["1", "4"]
     none = replace(g, batches=tuple(replace(b, capacity_bytes=1) for b in g.batches), service=None)
     figure = drawn(none)
     figure.savefig(BytesIO())
