@@ -9,8 +9,13 @@ import click
 from onnxperf.cli.arguments import AS_JSON, BATCHES, Count, Number, OneOf, debug, files_read, of_a_decoder
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_targets
-from onnxperf.ground.names import CACHES, WEIGHTS
+from onnxperf.ground.names import CACHES, ENGINES, USUAL_ENGINE, WEIGHTS
 from onnxperf.ground.output import deliver, telling
+
+
+#: How requests arrive: the argument of `traffic` and the option.
+ARRIVING = {"qps": "qps", "prompts": "prompt_lengths", "outputs": "output_lengths"}
+ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 
 
 @command()
@@ -27,6 +32,8 @@ from onnxperf.ground.output import deliver, telling
               help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip
 @click.option("--cache", type=OneOf(CACHES),
               help="With --config: type of the KV cache.  [default: as activations]")  # fmt: skip
+@click.option("--engine", type=OneOf(ENGINES), default=USUAL_ENGINE, show_default=True,
+              help="With --config: the engine that serves it.")  # fmt: skip
 @click.option(
     "--prune-lm-head",
     is_flag=True,
@@ -83,13 +90,17 @@ def llm(
     --concurrency the same server gets N requests at all times, as from vllm bench serve --max-concurrency, genai-perf
     or InferenceX; several N give a curve, which --plot draws as tokens/s per user against tokens/s per GPU.
 
+    --engine vllm, sglang or trtllm serves the model of --config as that engine does: its scheduler and memory, CUDA
+    graphs for decode steps, its all-reduce of small messages, joined products, time of its host, and weights in the
+    format of the config's quantization_config. --precision fp8 then quantises products, and attention stays in 16 bits.
+
     \b
     Examples:
       onnxperf llm decoder.onnx --gpu h100 --prompt 2048 --output 256 --batch 1..64
       onnxperf llm --config config.json --gpu h100 --weights int4 --precision fp16
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
-      onnxperf llm --config config.json --gpu h100 --batch 1 --concurrency 1..256 --prune-lm-head --plot pareto.svg
+      onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --batch 1 --plot pareto.svg
     """
     from onnxperf.ground.tables import console
     from onnxperf.language.core import generation, steps_of, traffic
@@ -97,20 +108,20 @@ def llm(
     from onnxperf.running.pipeline import Request
     from onnxperf.views.llm import check_plot, plot, show
 
-    construction = {name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head")}
+    construction = {
+        name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head", "engine")
+    }
     sources = files_read({"gpu": gpu, **asked}, model, construction["config"], construction["prefill"])
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)
-    arrive = [
-        asked.pop(name) for name in ("qps", "prompt_lengths", "output_lengths", "requests", "seed", "concurrency")
-    ]
+    arrive = {name: asked.pop(option) for name, option in ARRIVING.items()}
     bindings = {name: asked.pop(name) for name in ("dims", "shapes", "trip_counts")}
     request = Request(b"", **bindings, terms=asked)
     with telling() as tell:
         steps, positions = steps_of(model, gpu, request, **construction)
         lengths = Lengths(prompt, output, chunk, positions)
-        requests = traffic(lengths, *arrive)
+        requests = traffic(lengths, **arrive, engine=steps.engine)
         answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
     files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
     deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)

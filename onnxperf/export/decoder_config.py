@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME, STRUCTURE
+from onnxperf.export.decoder_quantised import Stored, stored
 from onnxperf.ground.errors import UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
@@ -94,7 +95,7 @@ class DecoderConfig:
     token takes `taken` of them, of width `expert_inner`, beside `shared_inner`; normalised: their weights add to 1;
     shared_gate: the shared one is weighted by a gate; expert_bias: experts and their router have biases; expert_bits:
     of their stored weights, 0 for dtype; stored_as: how a file of weights that are quantised otherwise has them, ""
-    where none are.
+    where none are; stored: the same as data, where the format is known.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
@@ -144,6 +145,7 @@ class DecoderConfig:
     expert_bias: bool = False
     expert_bits: int = 0
     stored_as: str = ""
+    stored: Stored | None = None
     latent: int = 0
     q_latent: int = 0
     nope_dim: int = 0
@@ -488,7 +490,10 @@ def _stored(quantised: Any) -> dict[str, Any]:
     how = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
     if how == "mxfp4":  # of experts alone
         return {"expert_bits": 4}
-    return {"stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else ""}
+    return {
+        "stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else "",
+        "stored": stored(quantised),
+    }
 
 
 def _state(keys: Keys, hidden: int) -> State:

@@ -44,4 +44,6 @@ PROVIDERS = ("cuda", "cpu")
 RANKED_BY = ("latency", "throughput", "cost", "energy")
 #: Types of example inputs.
 EXAMPLES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+USUAL_ENGINE = "ort-genai"
+ENGINES = (USUAL_ENGINE, "vllm", "sglang", "trtllm")  # that serve language models
 WEIGHTS, CACHES = ("int4", "int8"), ("fp8", "int8")  # of a decoder made from its configuration

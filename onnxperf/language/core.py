@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
+from onnxperf.export.decoder_quantised import FP8, Stored
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
 from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
-from onnxperf.ground.names import CACHES, WEIGHTS, choice_named
+from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
+from onnxperf.language.engines import ENGINES, Engine
 from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
-from onnxperf.language.serving import BUDGET, Service, serve
+from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.passes.precision import lacks_unit
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, Request, find
-from onnxperf.running.terms import Keywords, as_terms
+from onnxperf.running.terms import TERMS, Keywords, as_terms
 from op_models import BITS
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
@@ -33,6 +35,16 @@ BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bf
 ASSUMED = (
     "whole generations are not validated by measurements; single runs are, see onnxperf llm --help",
     "all sequences of a batch have equal lengths and start together; sampling of tokens is not counted",
+)
+#: Terms that an engine decides, and precisions in which it serves.
+DECIDED = ("runtime", "opt_level", "ort_version", "ort_transformers", "compile_mode", "streams", "cuda_graph")
+SERVED_IN = ("keep", "bf16", "fp16", "fp8")
+WEIGHTS_ONLY = {"int4": Stored("int4", 4, block=128, scale_bits=20), "int8": Stored("int8", 8)}
+#: Layers that repeat, at most, and how many more of them a model must have to be predicted from few.
+MOST_PERIOD, LEAST_PERIODS = 8, 3
+ENGINE = (
+    "{}: the kernels are those predicted for ONNX Runtime, products that read the same joined, activations and norms of"
+    " heads within others; its scheduler, all-reduce and host are as ASSUMPTIONS.md says"
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
@@ -71,7 +83,8 @@ STATES = (
 class Generation(Document):
     """How a language model generates on a card.
 
-    plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most, batches of all.
+    engine: what runs it; plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most,
+    batches of all.
     weights, cache: the types in which weights of products, and keys and values, are kept, None for that of the
     activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
     capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
@@ -88,6 +101,7 @@ class Generation(Document):
     weights: str | None
     cache: str | None
     plan: str
+    engine: str
     lengths: Lengths
     weights_bytes: int
     cache_bytes_per_token: int
@@ -102,7 +116,7 @@ class Generation(Document):
         """The answer as plain data; times in seconds, sizes in bytes."""
         return {
             "onnxperf_version": VERSION,
-            **plain(self, "model", "gpu", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
+            **plain(self, "model", "gpu", "engine", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
             **plain(self.lengths, "prompt", "output", "chunk"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
             **plain(self, "service", "curve", "notes"),
@@ -117,7 +131,7 @@ def llm(
     output_lengths: str | None = None, requests: int | None = None, seed: int = USUAL_SEED,
     dims: Mapping[str, int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None,
-    **terms: Unpack[Keywords],
+    engine: str = USUAL_ENGINE, **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -132,8 +146,10 @@ def llm(
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
     output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
     concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
-    10 for each; several, also as "1..256", give a curve. Outputs then vary by a tenth around output by default: the
-    same length keeps requests in step.
+    10 for each; several, also as "1..256", give a curve. Outputs then vary by a tenth around output by default, but
+    under sglang: see `traffic`.
+    engine: with config, the serving engine that runs it, vllm, sglang or trtllm, with its scheduler, all-reduce, fused
+    kernels and host, and weights in the format that the configuration says; precision "fp8" then quantises products.
     dims, shapes, trip_counts and terms: as of `predict`; batch and lengths decide the shapes of ids, positions, masks
     and caches.
 
@@ -142,23 +158,26 @@ def llm(
     with speaking_of_arguments():
         weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
         asked = Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms))
-        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache)
+        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache, engine)
         lengths = Lengths(prompt, output, chunk, positions)
         return generation(
             steps,
             lengths,
             batch,
             weights,
-            traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed, concurrency),
+            traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed, concurrency, steps.engine),
             cache=cache,
         )
 
 
 def traffic(
     lengths: Lengths, qps: float | None, prompts: str | None, outputs: str | None, requests: int | None, seed: int,
-    concurrency: int | Sequence[int] | str | None = None,
+    concurrency: int | Sequence[int] | str | None = None, engine: Engine = ENGINES[USUAL_ENGINE],
 ) -> tuple[Traffic, ...]:  # fmt: skip
     """The requests to simulate, of these lengths by default, for each concurrency; none without a rate or one.
+
+    In a closed loop outputs vary by default where prompts share iterations with decode steps, for there the moments at
+    which requests arrive soon differ, and equal lengths would keep them in step. Where prompts go first they stay so.
 
     Raises UsageError where both are given, or lengths are, but neither.
     """
@@ -166,7 +185,7 @@ def traffic(
         raise UsageError("--qps and --concurrency are two ways in which requests arrive: leave one out")
     if concurrency is not None:
         asked = parse_batches(concurrency) if isinstance(concurrency, str) else concurrency
-        drawn = prompts or str(lengths.prompt), outputs or around(lengths.output)
+        drawn = prompts or str(lengths.prompt), outputs or (around if engine.mixed else str)(lengths.output)
         each = sorted(sizes_of(asked, "--concurrency", MAX_CONCURRENCY))
         return tuple(Traffic(None, *drawn, ROUNDS * n if requests is None else requests, seed, n) for n in each)
     if qps is None:
@@ -188,11 +207,12 @@ def generation(
     batches = batches_of(batch, MAX_BATCH)
     each = steps.cache_bytes_per_token()
     rows = by_batch(steps, batches, lengths, each, tell)
-    budget = lengths.chunk or BUDGET
+    budget = lengths.chunk or steps.engine.tokens(find(steps.gpu)[0])
     services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell) if asked else ()
     last = steps.at(rows[0].batch, 1, lengths.last)
     return Generation(
-        model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime, precision=last.scenario.precision,
+        model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime,
+        precision=steps.precision or last.scenario.precision, engine=steps.engine.name,
         weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
@@ -204,7 +224,7 @@ def generation(
 
 def steps_of(
     model: Any, gpu: Gpu, asked: Request, config: Any = None, prefill: Any = None, weights: str | None = None,
-    prune_lm_head: bool = False, cache: str | None = None,
+    prune_lm_head: bool = False, cache: str | None = None, engine: str = USUAL_ENGINE,
 ) -> tuple[Steps, int | None]:  # fmt: skip
     """The runs of a decoder, and the longest context that it was made for, where that is known; arguments as of `llm`.
 
@@ -214,7 +234,12 @@ def steps_of(
         raise UsageError("give either the decoder's ONNX file or its config.json with --config")
     if asked.terms.get("mode", "inference") != "inference":
         raise UsageError("generation is inference only: leave --mode out")
+    engine = choice_named(engine, ENGINES)
+    if engine not in ENGINES:
+        raise UsageError(f"unknown engine {engine!r:.60}: it is one of {', '.join(ENGINES)}")
     if config is None:
+        if engine != USUAL_ENGINE:
+            raise UsageError(f"--engine {engine} needs --config: a file holds the graph of ONNX Runtime")
         if weights is not None or cache is not None or prune_lm_head:
             asked_for = "--weights, --cache and --prune-lm-head"
             raise UsageError(f"{asked_for} need --config: a file has its own")
@@ -224,6 +249,8 @@ def steps_of(
     if prefill is not None:
         raise UsageError("--config makes one graph for prefill and decode: leave --prefill out")
     c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
+    if engine != USUAL_ENGINE:
+        return under(ENGINES[engine], c, name, gpu, asked, weights, cache), c.positions
     served = c.dtype if c.dtype != "float32" else _half(gpu)
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
@@ -240,6 +267,61 @@ def steps_of(
     steps = Steps(built, gpu, asked, begins, told=tuple(told))
     steps.check()
     return steps, c.positions
+
+
+def under(
+    engine: Engine, c: DecoderConfig, name: str, gpu: Gpu, asked: Request, weights: str | None, cache: str | None
+) -> Steps:  # fmt: skip
+    """The runs of a decoder under a serving engine. Raises UsageError for what the engine decides itself."""
+    flag = f"--engine {engine.name}"
+    for term in DECIDED:
+        if asked.terms.get(term, TERMS[term].default) != TERMS[term].default:
+            raise UsageError(f"{flag} decides {TERMS[term].flags[0]} itself: leave it out")
+    if find(gpu)[0].kind != "gpu":
+        raise UsageError(f"{flag} is there for GPUs only")
+    precision = str(asked.terms.get("precision", "keep"))
+    if precision not in SERVED_IN:
+        raise UsageError(f"{flag} serves in {', '.join(SERVED_IN)}, not in --precision {precision}")
+    half = _half(gpu) if c.dtype == "float32" else c.dtype
+    dtype = BUILT_AS.get(precision, half)
+    stored = {"keep": c.stored, "fp8": FP8}.get(precision)
+    stored = WEIGHTS_ONLY[weights] if weights is not None else stored
+    told = [ENGINE.format(engine.title)]
+    told += [STORED.format(c.stored_as, dtype)] if c.stored_as and stored is None else []
+    told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == half else []
+    told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
+    asked = replace(asked, terms={**asked.terms, "precision": "keep"})
+
+    def runs(c: DecoderConfig) -> Steps:
+        how: dict[str, Any] = {"dtype": dtype, "cache": cache, "prune_head": True}
+        built = opened(decoder(c, **how))._replace(name=name or c.model_type)
+        begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
+        return Steps(
+            built, gpu, asked, begins, told=tuple(told), engine=engine, stored=stored, precision=precision
+        )  # fmt: skip
+
+    steps = runs(c)
+    steps.check()
+    less, more, times = thinned(c)
+    few = times >= LEAST_PERIODS and steps.plan.pp == 1
+    return replace(steps, thin=(runs(less), runs(more)), times=times) if few else steps
+
+
+def thinned(c: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig, int]:
+    """Two decoders with few layers of a model, of which the second has one more period of its layers, and how many
+    periods the model has more than the first: layers differ in windows and experts, and repeat behind the first ones.
+    """
+    kinds = [*zip(c.windows or (0,) * c.layers, c.sparse or (False,) * c.layers, strict=True)]
+    first, period = next(
+        (k, p) for k in range(c.layers) for p in range(1, c.layers - k + 1)
+        if p <= MOST_PERIOD and all(kinds[i] == kinds[i + p] for i in range(k, c.layers - p))
+    )  # fmt: skip
+    periods, rest = divmod(c.layers - first, period)
+
+    def cut(layers: int) -> DecoderConfig:
+        return replace(c, layers=layers, windows=c.windows[:layers], sparse=c.sparse[:layers])
+
+    return cut(first + 2 * period + rest), cut(first + 3 * period + rest), periods - 2
 
 
 def _half(gpu: Gpu) -> str:

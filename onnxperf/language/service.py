@@ -29,7 +29,7 @@ class Server:
     """running: requests that may be in the batch; cache_tokens: for which the cache has room; budget: new tokens of an
     iteration, of prompts and decode steps. mixed: prompts and decode steps share an iteration, else prompts go first;
     whole: a prompt is not divided unless it is longer than the budget. front_s: between the end of a request in a
-    closed loop and the arrival of the next at the scheduler.
+    closed loop and the arrival of the next at the scheduler. block: tokens of a block of the cache.
     """
 
     running: int
@@ -38,6 +38,11 @@ class Server:
     mixed: bool = True
     whole: bool = False
     front_s: float = 0.0
+    block: int = 1
+
+    def held(self, request: Served) -> int:
+        """Tokens of the cache that are kept for a request: whole blocks for its prompt and its output."""
+        return -(-(request.arrival.prompt + request.arrival.output) // self.block) * self.block
 
 
 @dataclass(slots=True)
@@ -93,6 +98,7 @@ class _Batch:
     (`ends`, which `due` has in order), their number and the sum of their contexts; the cache's room.
     """
 
+    server: Server
     room: int
     waiting: deque[Served] = field(default_factory=deque)
     prompts: deque[Served] = field(default_factory=deque)
@@ -102,11 +108,12 @@ class _Batch:
     decoding: int = 0
     context: int = 0
 
-    def admit(self, running: int) -> None:
+    def admit(self) -> None:
         """Let those that wait join, while there is room."""
-        while self.waiting and self.decoding + len(self.prompts) < running and self.room >= _tokens(self.waiting[0]):
+        most, held = self.server.running, self.server.held
+        while self.waiting and self.decoding + len(self.prompts) < most and self.room >= held(self.waiting[0]):
             self.prompts.append(self.waiting.popleft())
-            self.room -= _tokens(self.prompts[-1])
+            self.room -= held(self.prompts[-1])
 
     def begin(self, request: Served, now: float) -> None:
         """The first token of a request is there."""
@@ -123,9 +130,9 @@ class _Batch:
         gone = self.ends.pop(self.iteration, [])
         for request in gone:
             request.end = now
-            self.room += _tokens(request)
+            self.room += self.server.held(request)
             self.decoding -= 1
-            self.context -= _tokens(request) - 1
+            self.context -= request.arrival.prompt + request.arrival.output - 1
         return gone
 
 
@@ -136,7 +143,7 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
     """
     _check(arrivals, server)
     served = tuple(Served(a) for a in arrivals)
-    b = _Batch(server.cache_tokens)
+    b = _Batch(server, server.cache_tokens)
     sent = min(concurrency or len(served), len(served))  # whose arrival is known
     now, busy, coming = arrivals[0].seconds, 0.0, 0
     iterations = decoded = prompted = 0
@@ -146,7 +153,7 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
         while coming < sent and served[coming].arrival.seconds <= now:
             b.waiting.append(served[coming])
             coming += 1
-        b.admit(server.running)
+        b.admit()
         if not b.decoding and not b.prompts:
             if coming == sent:
                 break
@@ -204,10 +211,6 @@ def together(simulations: Sequence[Simulation]) -> Simulation:
     return Simulation(served, span, busy, iterations, decoded, prompted, tuple(g for s in simulations for g in s.gaps))
 
 
-def _tokens(request: Served) -> int:
-    return request.arrival.prompt + request.arrival.output
-
-
 def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) -> tuple[int, float, list[Served]]:
     """Take `left` tokens of prompts: how many new ones there are, what lies before them on average were they one
     sequence, and the requests whose prompt is complete, which leave the queue.
@@ -230,7 +233,7 @@ def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) 
 
 
 def _check(arrivals: Sequence[Arrival], server: Server) -> None:
-    longest = max(a.prompt + a.output for a in arrivals)
+    longest = max(server.held(Served(a)) for a in arrivals)
     if longest > server.cache_tokens:
         room = f"the KV cache has room for {max(server.cache_tokens, 0):,}"
         raise UsageError(

@@ -16,7 +16,6 @@ from onnxperf.language.prices import prices
 from onnxperf.language.service import Price, Server, simulate, together
 from onnxperf.language.steps import Seconds, Steps
 
-BUDGET = 2048  # new tokens of an iteration, vLLM's default of max_num_batched_tokens
 PERCENTILES = (50, 90, 99)
 #: What is told of requests, in seconds, by the names of `Served`.
 TIMES = {
@@ -101,7 +100,9 @@ def serve(
     drawn = [t.arrivals(positions) for t in asked]
     steps = steps.made_for(max(a.prompt + a.output for arrivals in drawn for a in arrivals))
     most = steps.share(max(t.concurrency or running for t in asked))
-    server = Server(most, cache_tokens(steps, most, budget, each), budget)
+    e = steps.engine
+    room = cache_tokens(steps, most, budget, each)
+    server = Server(most, room, max(budget, most + 1), e.mixed, e.whole, e.front_s, e.block)
     by = prices(steps, most, budget, tell)
     services = []
     for t, arrivals in zip(asked, drawn, strict=True):
@@ -158,7 +159,7 @@ def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
     for batch, new in ((1, budget), (running, 1)):
         m = steps.at(batch, new, 0 if new > 1 else 1).memory
         held = batch * each * (steps.room or (steps.longest if steps.copies == 1 else 1))
-        rooms.append(m.capacity_bytes - m.context_bytes - m.total_bytes + held)
+        rooms.append(steps.engine.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + held)
     if min(rooms) <= 0:
         raise UsageError("weights and activations alone don't fit into GPU memory")
-    return int(min(rooms) // each)
+    return int(steps.engine.cache * min(rooms) // each)

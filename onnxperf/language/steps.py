@@ -9,11 +9,14 @@ from math import ceil
 import numpy as np
 
 from onnxperf.answer.notes import notes
-from onnxperf.answer.outline import Outline, outline
+from onnxperf.answer.outline import Outline
+from onnxperf.export.decoder_quantised import Stored
 from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
+from onnxperf.language.engines import ENGINES, Engine
+from onnxperf.language.served import Bare, bare, grown, hosted
 from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.running.pipeline import Gpu, Request, run_of
@@ -64,7 +67,10 @@ class Steps:
     Where a plan divides the batch, `groups` of cards take a part of it each: a batch here is that of one group.
     model: continues from a cache; prompt: takes the prompt, where that is another file; longest: tokens that the cache
     of a sample is made for; asked: other open dimensions and shapes, trip counts and terms, whatever its model is;
-    told: notes on how the model was made.
+    told: notes on how the model was made; engine: what runs it, and `stored` how that has the
+    weights of products; precision: what was asked for, where the runs have another, "" where they have it.
+    thin: the same of two decoders with few layers, which differ by a period of the layers, and `times` how often that
+    is in the model beyond the first: runs are then predicted from these, in a part of the time.
     """
 
     model: Opened
@@ -73,6 +79,11 @@ class Steps:
     prompt: Opened | None = None
     longest: int = 1
     told: tuple[str, ...] = ()
+    engine: Engine = ENGINES["ort-genai"]
+    stored: Stored | None = None
+    precision: str = ""
+    thin: tuple[Steps, Steps] | None = field(default=None, repr=False, compare=False)
+    times: int = 0
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -96,8 +107,15 @@ class Steps:
         """
         key = (batch, new, past, self.longest)
         if key not in self.kept:
-            self.kept[key] = outline(self._run(batch, new, past))
+            self.kept[key] = hosted(self._bare(batch, new, past), self.engine, batch, new)
         return self.kept[key]
+
+    def _bare(self, batch: int, new: int, past: int) -> Bare:
+        """That run without the engine's host, from the decoders of few layers where there are any."""
+        if self.thin is None:
+            return bare(self._run(batch, new, past), self.engine, self.stored)
+        less, more = (s.made_for(self.longest)._bare(batch, new, past) for s in self.thin)
+        return grown(less, more, self.times)
 
     def seconds(self, batch: int, new: int, past: int) -> Seconds:
         """How long that run takes: one token after another, a pipeline need not wait for its last microbatch."""

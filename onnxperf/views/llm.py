@@ -12,6 +12,7 @@ from rich.text import Text
 
 from onnxperf.ground.errors import UsageError, printable
 from onnxperf.ground.modules import require
+from onnxperf.ground.names import USUAL_ENGINE
 from onnxperf.ground.tables import Sheet, duration, number, put, put_notes, size
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
@@ -42,7 +43,7 @@ def show(out: Console, g: Generation) -> None:
     lengths = g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
     plan = f" · {g.plan}" if g.plan else ""
-    about = f"{g.model} · {g.gpu}{plan} · {g.runtime} · {_types(g)}"
+    about = f"{g.model} · {g.gpu}{plan} · {_engine(g)} · {_types(g)}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
@@ -97,6 +98,10 @@ def _arriving(s: Service) -> str:
 
 def _lengths(s: Service) -> str:
     return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}"
+
+
+def _engine(g: Generation) -> str:
+    return g.runtime if g.engine == USUAL_ENGINE else g.engine
 
 
 def _types(g: Generation) -> str:
@@ -162,7 +167,7 @@ def drawn(g: Generation) -> Figure:
         _service(last[0], g.service)
     for axes in (above, below, *last):
         _plain(axes)
-    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}, {g.runtime}"
+    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}, {_engine(g)}"
     lengths = f"prompt {g.lengths.prompt:,}, output {g.lengths.output:,} tokens"
     figure.suptitle("\n".join(map(printable, f"{about}, {lengths}".split("\n"))).replace("$", r"\$"))
     return figure

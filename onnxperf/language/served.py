@@ -1,0 +1,139 @@
+"""A run of a decoder as an engine has it: joined products, activations within others, its own all-reduce, its host."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from gpu_specs import usual_cluster
+from onnxperf.answer.outline import Outline, outline
+from onnxperf.export.decoder_quantised import Stored
+from onnxperf.graph import Graph
+from onnxperf.language.engines import Engine
+from onnxperf.language.quantised import quantised
+from onnxperf.running.memory import Memory
+from onnxperf.running.run import Run
+from op_models import Collective, Operator, Tensor
+
+PRODUCT, NORM = "MatMul", "SimplifiedLayerNormalization"
+ACTIVATIONS = ("com.microsoft::QuickGelu", "com.microsoft::FastGelu")
+LONGEST_HEAD = 512  # elements of a head that is normed, at most
+
+
+class Bare(NamedTuple):
+    """A run under an engine without the engine's host: its outline, and the kernels that are launched."""
+
+    outline: Outline
+    launches: float
+
+
+def bare(run: Run, engine: Engine, stored: Stored | None) -> Bare:
+    """A run under an engine, with weights as they are stored, without its host.
+
+    The all-reduces of GPUs of one node take the faster of NCCL's time and the engine's. Ranges keep their width.
+    """
+    if not engine.joined:
+        return Bare(outline(run), len(run.kernels.rows))
+    placed = quantised(joined(run.run_graph), stored, run.devices[0])
+    run = replace(run, placed=placed, scenario=replace(run.scenario, cuda_graph=True))
+    o = outline(run)
+    return Bare(_taking(o, o.seconds - _saved(run, engine)), len(run.kernels.rows))
+
+
+def grown(less: Bare, more: Bare, times: int) -> Bare:
+    """`less` with `times` what `more` has beyond it: a decoder of many layers, of two of few, which differ by a period
+    of its layers. Times and sizes grow evenly with the number of layers.
+    """
+    return Bare(_further(less.outline, more.outline, times), _further(less.launches, more.launches, times))
+
+
+def _further(a: Any, b: Any, times: int) -> Any:
+    if isinstance(a, (Outline, Memory)):
+        parts = {f.name: _further(getattr(a, f.name), getattr(b, f.name), times) for f in fields(a)}
+        return replace(b, **parts)
+    if isinstance(a, (int, float)) and not isinstance(a, bool):
+        return type(a)(a + (b - a) * times)
+    return b
+
+
+def hosted(run: Bare, engine: Engine, batch: int, new: int) -> Outline:
+    """The outline of a run of `new` tokens of each of `batch` samples: the host must launch every kernel of an
+    iteration with prompts, and its own part of any iteration comes on top.
+    """
+    o = run.outline
+    seconds = max(o.seconds, engine.launch_s * run.launches) if new > 1 else o.seconds
+    return _taking(o, seconds + engine.step_s + engine.request_s * batch)
+
+
+def _taking(o: Outline, seconds: float) -> Outline:
+    """An outline that takes other seconds, with a range of the same relative width."""
+    scale = seconds / o.seconds
+    return replace(o, seconds=seconds, low_seconds=o.low_seconds * scale, high_seconds=o.high_seconds * scale)
+
+
+def _saved(run: Run, engine: Engine) -> float:
+    """Seconds that the engine's all-reduces save, and where the norm behind a small one is in it, that norm's too."""
+    if engine.reduce is None:
+        return 0.0
+    cluster, saved, small = run.devices[0].cluster or usual_cluster(run.devices[0]), 0.0, False
+    for k, seconds in zip(run.kernels.rows, run.seconds[:, 0].tolist(), strict=True):
+        size = k.work.size
+        if isinstance(size, Collective):
+            inside = (size.ranks - 1) * size.stride < cluster.linked and cluster.link_Bps > cluster.pcie_Bps
+            reduces = size.kind == "all_reduce" and inside
+            shape = size.bytes, size.ranks, cluster.link_Bps, run.devices[0].capability[0]
+            mapped = engine.reduce.seconds(*shape) if reduces else seconds
+            small = mapped < seconds
+            saved += max(seconds - mapped, 0.0) * k.repeat
+        elif small and engine.norms and k.op.endswith(NORM):
+            saved, small = saved + seconds * k.repeat, False
+    return saved
+
+
+def joined(graph: Graph) -> Graph:
+    """The graph with the products of one layer that read the same as one, activations in the product of gate and up,
+    and norms of heads as elementwise kernels (they run with the rotation); sizes and lengths are known to the engine,
+    which copies none to the host. `graph` is placed: what divides a joined result is a view.
+    """
+    groups = defaultdict[tuple[str, str], list[Operator]](list)
+    reads = defaultdict[str, list[Operator]](list)
+    for o in graph.operators:
+        for t in o.present:
+            reads[t.name].append(o)
+        if o.type == PRODUCT and len(o.inputs) == 2 and o.inputs[1] is not None and o.inputs[1].stored:
+            groups[o.present[0].name, o.name.rsplit("/", 2)[0]].append(o)
+    first = {group[0].name: group for group in groups.values() if len(group) > 1}
+    inside = {o.name for group in first.values() for o in group[1:]}
+    gates = {o.out.name: o.present[0] for o in graph.operators if o.type in ACTIVATIONS and _gates(reads[o.out.name])}
+    operators: list[Operator] = []
+    for o in graph.operators:
+        if o.name in inside or o.out.name in gates:
+            continue
+        if o.name in first:
+            operators += _one(first[o.name])
+        elif o.place == "copy":
+            operators.append(replace(o, place="free"))
+        elif o.type == NORM and o.out.rank == 4 and o.out.shape[-1] <= LONGEST_HEAD:
+            operators.append(replace(o, type="Mul", attrs={}))
+        else:
+            operators.append(replace(o, inputs=tuple(t and gates.get(t.name, t) for t in o.inputs)))
+    return replace(graph, operators=tuple(operators))
+
+
+def _gates(readers: Iterable[Operator]) -> bool:
+    """Whether an activation is multiplied by something and read by nothing else."""
+    return [o.type for o in readers] == ["Mul"]
+
+
+def _one(group: list[Operator]) -> tuple[Operator, Operator]:
+    """The products of `group` as one, and the view that divides its result."""
+    x, name = group[0].present[0], group[0].name
+    weights, results = [o.present[1] for o in group], tuple(o.out for o in group)
+    columns = sum(t.shape[-1] for t in results)
+    weight = replace(weights[0], name="|".join(t.name for t in weights), shape=(*weights[0].shape[:-1], columns))
+    whole = Tensor(f"{name}#joined", results[0].dtype, (*results[0].shape[:-1], columns))
+    nodes = tuple(n for o in group for n in o.nodes)
+    product = replace(group[0], inputs=(x, weight), outputs=(whole,), nodes=nodes)
+    return product, Operator(f"{name}#parts", "Split", (whole,), results, {"axis": -1}, 0, nodes, "free")
