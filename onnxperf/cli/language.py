@@ -12,7 +12,6 @@ from onnxperf.graph.targets import check_targets
 from onnxperf.ground.names import CACHES, ENGINES, USUAL_ENGINE, WEIGHTS
 from onnxperf.ground.output import deliver, telling
 
-
 #: How requests arrive: the argument of `traffic` and the option.
 ARRIVING = {"qps": "qps", "prompts": "prompt_lengths", "outputs": "output_lengths"}
 ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
@@ -49,7 +48,7 @@ ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 @click.option(
     "--output-lengths",
     metavar="uniform:16:512",
-    help="Output lengths of requests.  [default: --output; with --concurrency a tenth around it]",
+    help="Output lengths of requests.  [default: --output; with --concurrency 3% around it]",
 )
 @click.option("--requests", type=Count(1, 100_000),
               help="Requests to simulate.  [default: 1000; with --concurrency 10 for each]")  # fmt: skip

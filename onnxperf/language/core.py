@@ -146,7 +146,7 @@ def llm(
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
     output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
     concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
-    10 for each; several, also as "1..256", give a curve. Outputs then vary by a tenth around output by default, but
+    10 for each; several, also as "1..256", give a curve. Outputs then vary by 3% around output by default, but
     under sglang: see `traffic`.
     engine: with config, the serving engine that runs it, vllm, sglang or trtllm, with its scheduler, all-reduce, fused
     kernels and host, and weights in the format that the configuration says; precision "fp8" then quantises products.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from onnxperf.running.memory import Memory
 from onnxperf.running.run import Run
 from op_models import Collective, Operator, Tensor
 
-PRODUCT, NORM = "MatMul", "SimplifiedLayerNormalization"
+PRODUCT, NORM, ALL_REDUCE = "MatMul", "SimplifiedLayerNormalization", "nccl::AllReduce"
+EXPERTS = ("com.microsoft::MoE", "com.microsoft::QMoE")
 ACTIVATIONS = ("com.microsoft::QuickGelu", "com.microsoft::FastGelu")
 LONGEST_HEAD = 512  # elements of a head that is normed, at most
 
@@ -107,9 +108,15 @@ def joined(graph: Graph) -> Graph:
     first = {group[0].name: group for group in groups.values() if len(group) > 1}
     inside = {o.name for group in first.values() for o in group[1:]}
     gates = {o.out.name: o.present[0] for o in graph.operators if o.type in ACTIVATIONS and _gates(reads[o.out.name])}
+    makers = {o.out.name: o for o in graph.operators if o.type == ALL_REDUCE}
+    sums = {o.name: _sum(o, makers, reads) for o in graph.operators if o.type == "Add"}
+    inside |= {part.name for parts in sums.values() for part in parts}
     operators: list[Operator] = []
     for o in graph.operators:
         if o.name in inside or o.out.name in gates:
+            continue
+        if reduces := sums.get(o.name):
+            operators += _summed(o, reduces)
             continue
         if o.name in first:
             operators += _one(first[o.name])
@@ -118,8 +125,36 @@ def joined(graph: Graph) -> Graph:
         elif o.type == NORM and o.out.rank == 4 and o.out.shape[-1] <= LONGEST_HEAD:
             operators.append(replace(o, type="Mul", attrs={}))
         else:
-            operators.append(replace(o, inputs=tuple(t and gates.get(t.name, t) for t in o.inputs)))
+            o = replace(o, inputs=tuple(t and gates.get(t.name, t) for t in o.inputs))
+            operators += _between(o) if o.type in EXPERTS else (o,)
     return replace(graph, operators=tuple(operators))
+
+
+def _sum(o: Operator, makers: Mapping[str, Operator], reads: Mapping[str, list[Operator]]) -> tuple[Operator, ...]:
+    """The all-reduces whose results an addition adds up, where nothing else reads them: of a shared expert and the
+    others.
+    """
+    parts = tuple(makers[t.name] for t in o.present if t.name in makers and len(reads[t.name]) == 1)
+    return parts if len(parts) == 2 else ()
+
+
+def _summed(o: Operator, parts: Sequence[Operator]) -> tuple[Operator, Operator]:
+    """An addition of the parts of each GPU, and one all-reduce of that."""
+    local = replace(o.out, name=f"{o.out.name}#part")
+    add = replace(o, inputs=tuple(p.present[0] for p in parts), outputs=(local,))
+    return add, replace(parts[0], inputs=(local,), outputs=o.outputs)
+
+
+def _between(o: Operator) -> tuple[Operator, Operator]:
+    """Experts, and what reads the results of their products: the activation, and the sum over a token's experts. Of
+    routed tokens, k times those that there are, experts write 3 inner + hidden elements each, which are read again.
+    """
+    x, weights = o.present[0], [t for t in o.present if t.rank == 3 and t.stored]
+    hidden, inner = x.shape[-1], weights[0].shape[1] // 2
+    rows = x.size // max(hidden, 1) * min(int(o.attrs.get("k", 1)), weights[0].shape[0])
+    routed = Tensor(f"{o.name}#routed", o.out.dtype, (rows, 3 * inner + hidden))
+    experts = replace(o, outputs=(replace(o.out, name=f"{o.name}#each"), routed))
+    return experts, Operator(f"{o.name}#sum", "Relu", (routed,), o.outputs[:1], {}, 0, o.nodes)
 
 
 def _gates(readers: Iterable[Operator]) -> bool:

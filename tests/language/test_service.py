@@ -170,7 +170,7 @@ def test_what_is_asked_of_a_closed_loop() -> None:
     lengths = Lengths(2048, 256)
     one, eight = traffic(lengths, None, None, None, None, 0, "1,8")
     assert (one.concurrency, eight.concurrency, eight.requests, eight.prompts) == (1, 8, 80, "2048")
-    assert eight.outputs == "uniform:231:281" and {a.seconds for a in eight.arrivals()} == {0.0}
+    assert eight.outputs == "uniform:248:264" and {a.seconds for a in eight.arrivals()} == {0.0}
     (given,) = traffic(lengths, None, "9", "7", 5, 0, 3)
     assert (given.prompts, given.outputs, given.requests) == ("9", "7", 5)
     for asked, says in (((2.0, 3), "leave one out"), ((None, 0), "whole numbers from 1"), ((None, "x"), "not a list")):

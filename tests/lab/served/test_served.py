@@ -1,0 +1,74 @@
+"""Served rows: how they are read, and how far predictions are from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from onnxperf.export.decoder_config import config_of
+from onnxperf.lab.served.__main__ import line
+from onnxperf.lab.served.rows import COLUMNS, FILE, configurations, predicted, rows
+from onnxperf.language.serving import Service
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+ROW = {
+    "id": "one", "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B-Instruct", "system": "h100_sxm",
+    "mode": "agg", "precision": "fp8", "isl": "512", "osl": "64", "gemm_quant_mode": "fp8", "batch_size": "4.0", "tp_size": "2.0",
+    "pp_size": "1", "moe_tp_size": "", "moe_ep_size": "0", "silicon_ttft_ms": "50", "silicon_tpot_ms": "5",
+}  # fmt: skip
+
+
+def table(folder: Path, *changes: dict[str, str]) -> Path:
+    (folder / "llm").mkdir()
+    lines = [",".join(COLUMNS), *(",".join({**ROW, **change}[c] for c in COLUMNS) for change in changes)]
+    import gzip
+
+    (folder / FILE).write_bytes(gzip.compress("\n".join(lines).encode()))
+    return folder
+
+
+def test_rows_and_what_is_not_taken(tmp_path: Path) -> None:
+    others = ({"mode": "disagg"}, {"model_path": "x/y"}, {"system": "gb200"}, {"gemm_quant_mode": "fp8_block"})
+    taken, why = rows(table(tmp_path, {}, *others))
+    one, blocks = taken
+    assert (one.prompt, one.output, one.concurrency, one.first_s, one.token_s) == (512, 64, 4, 0.05, 0.005)
+    assert (one.setup.gpus, one.setup.precision, one.setup.blocks) == (2, "fp8", False) and not one.setup.experts
+    assert (blocks.setup.precision, blocks.setup.blocks) == ("keep", True)
+    assert sum(why.values()) == 3
+
+
+def test_a_row_is_predicted_as_llm_answers(tmp_path: Path) -> None:
+    measured, _ = rows(table(tmp_path, {}, {"batch_size": "8"}))
+    (one, few), (other, more) = predicted(measured)
+    assert isinstance(few, Service) and isinstance(more, Service)
+    assert (one.concurrency, few.traffic.concurrency, more.traffic.concurrency) == (4, 4, 8)
+    assert few.gpus == 2 and few.tokens_per_second < more.tokens_per_second
+    assert len(line(("a",), [(one, few), (other, more)])) == 7
+
+
+def test_models_that_are_known_have_their_published_size() -> None:
+    """Others wait for their architecture, and their rows are refused with its name."""
+    known = {"llama", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"}
+    for name, config in configurations().items():
+        if config["model_type"] in known:
+            assert config_of(config, name).layers == config["num_hidden_layers"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "most"), [("vllm", 0.07), ("sglang", 0.10), ("trtllm", 0.12)])
+def test_time_per_output_token_of_dense_models(engine: str, most: float) -> None:
+    """Medians over open rows of dense models on H100 and H200, each of which is answered."""
+    if not (SHARED / FILE).is_file():
+        pytest.skip(f"{SHARED / FILE} is not there")
+    measured = [r for r in rows(SHARED)[0] if r.setup.engine == engine and not r.setup.experts]
+    answers = [*predicted(measured)]
+    assert all(isinstance(s, Service) for _, s in answers)
+    errors = [abs(token_seconds(s) / r.token_s - 1) for r, s in answers]
+    assert len(errors) > 90 and median(errors) < most
+
+
+def token_seconds(service: Service | str) -> float:
+    assert isinstance(service, Service)
+    return service.times["time_per_output_token"].mean.seconds
