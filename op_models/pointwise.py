@@ -268,8 +268,9 @@ def cast_like(op: Operator) -> Work:
 
 @op("torch::triton_poi", "torch::triton_per", "torch::triton_red")
 def triton(
-    op: Operator, *, elements: int, flops: int, read: Sequence[int], rows: int = 0, width: int = 0, passes: int = 0
-) -> Work:
-    """A kernel of torch.compile: `read` elements of each input, `flops` in all; `rows` of `width` that are reduced."""
+    op: Operator, *, elements: int, flops: int, read: Sequence[int], written: Sequence[int] = (),
+    rows: int = 0, width: int = 0, passes: int = 0,
+) -> Work:  # fmt: skip
+    """A kernel of torch.compile: elements `read` and `written` of each tensor, `flops` in all, `rows` of `width`."""
     size = Rows(rows, width, passes) if rows else Pointwise(elements)
-    return work(op, size, vector=flops, read=dict(enumerate(read)))
+    return work(op, size, vector=flops, read=dict(enumerate(read)), written=dict(enumerate(written)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
 from onnxperf.fusions.inductor_memory import HALF, Memory, number, parts_of
@@ -28,11 +29,14 @@ from onnxperf.fusions.torch_strides import (
 from onnxperf.fusions.torch_strides import view as as_view
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.rules import work_or_bytes
+from onnxperf.passes.parts import INDEX_PUT, MAX_SUM, TANGENT, VAR_MEAN
+from onnxperf.passes.tape import FORWARD, phase_of
 from op_models import Operator, Tensor
 from op_models.core import FLOATS
+from op_models.gradients import FLOPS as GRADIENTS
 from op_models.pointwise import FLOPS
 
-#: Of torch/_inductor/config.py and lowering.py: sums of up to `WRITTEN_OUT` elements and windows of up to
+#: Of torch/_inductor/config.py and lowering.py: sums of fewer elements than `WRITTEN_OUT` and windows of up to
 #: `WIDEST_WINDOW` are written out; so many tensors at most are joined within a loop.
 WRITTEN_OUT, WIDEST_WINDOW, MOST_JOINED = 8, 25, 8
 FEW_CONVOLUTIONS = 300  # calls and weights for each convolution, from which on the layout stays as it is
@@ -46,10 +50,10 @@ GROUPED, SMALL, NARROWING, OTHERS = 1.358, 0.783, 0.725, 0.823
 SMALL_CHANNELS = 64
 
 ELEMENTWISE = frozenset({
-    *(t for t in FLOPS if "::" not in t), "torch::addcmul", "Clip", "FastGelu", "Gelu", "Max", "Mean", "Min", "Pow",
-    "QuickGelu", "Sum", "Swish",
+    *(t for t in FLOPS if "::" not in t), *GRADIENTS, "torch::addcmul", "torch::lerp", "torch::rsqrt", "Clip",
+    "FastGelu", "Gelu", "Max", "Mean", "Min", "Pow", "QuickGelu", "Sum", "Swish",
 })  # fmt: skip
-SOURCES = frozenset({"ConstantOfShape", "EyeLike", "Range"})  # they read nothing
+SOURCES = frozenset({"ConstantOfShape", "EyeLike", "Range", "torch::count"})  # they read nothing
 RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 SHUFFLES = frozenset({"DepthToSpace", "SpaceToDepth"})
 VIEWS = RESHAPES | SHUFFLES | {"Expand", "Slice", "Split", "Transpose"}
@@ -60,18 +64,24 @@ REDUCTIONS = frozenset({
     "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
 })  # fmt: skip
 WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+WINDOW_GRADIENTS = frozenset({"com.microsoft::AveragePoolGrad", "com.microsoft::MaxPoolGrad"})
 INDEXED = frozenset({
     ROLL, "Gather", "GatherElements", "GatherND", "Pad", "Resize", "Tile", "Trilu", "Upsample",
 })  # fmt: skip
 IN_LOOPS = ELEMENTWISE | SOURCES | VIEWS | NORMS | SHARES | REDUCTIONS | WINDOWS | INDEXED | {
-    "BatchNormalization", "Concat",
+    "BatchNormalization", "Concat", "torch::dropout", INDEX_PUT, MAX_SUM, VAR_MEAN,
 }  # fmt: skip
-#: Operators whose decomposition reads their first input twice.
-TWICE = (
-    NORMS
-    | SHARES
-    | {"Celu", "Elu", "FastGelu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "QuickGelu", "Selu", "Softplus", "Swish"}
-)
+#: Operators whose decomposition reads an operand twice, and the position of that.
+TWICE = {
+    **dict.fromkeys((*NORMS, *SHARES), 0),
+    **dict.fromkeys((
+        "Celu", "Elu", "FastGelu", "Gelu", "HardSwish", "LeakyRelu", "Mish", "QuickGelu", "Selu", "Softplus", "Swish",
+    ), 0),
+    **dict.fromkeys((
+        "com.microsoft::GeluGrad", "com.microsoft::SigmoidGrad", "com.microsoft::TanhGrad", "torch::hardswish_backward",
+        "torch::mish_backward", "torch::silu_backward",
+    ), 1),
+}  # fmt: skip
 #: About how many operations an element takes beside its reads, where it is not one.
 OPERATIONS = {
     "BatchNormalization": 9, "FastGelu": 10, "Gelu": 7, "HardSigmoid": 6, "HardSwish": 7, "Mish": 7, "Swish": 3,
@@ -82,13 +92,16 @@ PADDED_HEAD = 8  # attention's kernels take heads of a multiple of it
 PRODUCTS, CONVOLUTIONS = ("MatMul", "Gemm"), ("Conv", "ConvTranspose")
 
 
-def inductor(graph: Graph, last: bool, adds_in_half: bool) -> tuple[list[Loop | Operator], dict[str, Tensor]]:
-    """The loops and the calls of libraries, in an order in which they can run, and the buffers by name.
+def inductor(
+    graph: Graph, last: bool, adds_in_half: bool, all_last: bool, lying: Mapping[str, Strides] = MappingProxyType({})
+) -> Memory:
+    """The loops and the calls of libraries, in an order in which they can run, and where each tensor is.
 
     last: weights and images with four axes are channels_last already; adds_in_half: a bias in half precision is added
-    by the library's product, whoever reads the sum.
+    by the library's product, whoever reads the sum; all_last: all convolutions run in channels_last; lying: how tensors
+    of another graph lie.
     """
-    memory = Memory(graph, prefers_last(graph), last, adds_in_half, IN_LOOPS, TWICE)
+    memory = Memory(graph, all_last, last, adds_in_half, IN_LOOPS, TWICE, lying)
     for o in graph.operators:
         if all(t.kind == "constant" or (t.value is not None and t.dtype not in FLOATS) for t in o.outputs):
             for t in o.outputs:  # sizes, which Python works out
@@ -97,16 +110,23 @@ def inductor(graph: Graph, last: bool, adds_in_half: bool) -> tuple[list[Loop | 
             LOWERED.get(o.type, call)(memory, o)
     for t in graph.outputs:
         _output(memory, t)
-    return memory.items, memory.buffers
+    return memory
 
 
-def prefers_last(graph: Graph) -> bool:
-    """Whether all convolutions run in channels_last, as their FLOPs say: `decide_layout_opt` of inference."""
+def prefers_last(graph: Graph, trains: bool = False) -> bool:
+    """Whether all convolutions run in channels_last: `decide_layout_opt`, by their FLOPs in inference, in training
+    unless one is grouped or narrows, or all have few channels.
+    """
     convolutions = [o for o in graph.operators if o.type in CONVOLUTIONS]
     weights = {t.name for o in graph.operators for t in o.present if t.kind == "weight"}
     calls = sum(CALLS.get(o.type, 1) for o in graph.operators if o.outputs and o.out.value is None) + len(weights)
     if not convolutions or calls >= FEW_CONVOLUTIONS * len(convolutions):
         return False
+    if trains:
+        shapes = [o.present[1].shape for o in convolutions]
+        grouped = any(o.attrs.get("group", 1) > 1 and s[1] > 1 for o, s in zip(convolutions, shapes, strict=True))
+        narrowing = any(s[0] * 2 <= s[1] and s[2:3] > (1,) for s in shapes)
+        return not grouped and not narrowing and any(max(s[:2]) > SMALL_CHANNELS for s in shapes)
     flops = weighted = 0.0
     for o in convolutions:
         outputs, inputs, *taps = o.present[1].shape
@@ -126,7 +146,7 @@ def prefers_last(graph: Graph) -> bool:
 
 def elementwise(m: Memory, o: Operator) -> None:
     """An element from one of each operand."""
-    operands = [m.widened(o) if i == 0 else m.at(t) for i, t in enumerate(o.present) if not number(t)]
+    operands = [m.widened(o, i) for i, t in enumerate(o.present) if not number(t)]
     _spread(m, o, operands)
 
 
@@ -177,6 +197,38 @@ def shares(m: Memory, o: Operator) -> None:
     _spread(m, o, [x, *stats])
 
 
+def var_mean(m: Memory, o: Operator) -> None:
+    """Variance and mean along axes, in one pass."""
+    views = m.statistics(o, m.at(o.present[0]), o.attrs["axes"], ("#0", "#1"))
+    m.seen.update((t.name, v) for t, v in zip(o.outputs, views, strict=True))
+
+
+def max_sum(m: Memory, o: Operator) -> None:
+    """The maximum along an axis, and the sum of exponentials below it."""
+    views = m.statistics(o, m.at(o.present[0]), [o.attrs["axis"]], ("#0", "#1"), after=True)
+    m.seen.update((t.name, v) for t, v in zip(o.outputs, views, strict=True))
+
+
+def dropout(m: Memory, o: Operator) -> None:
+    """Random numbers, which elements they keep, and those elements."""
+    mask = o.outputs[1]
+    m.computed(replace(o, outputs=(mask,)), (), (), 1, 10)
+    _spread(m, o, [m.at(o.present[0]), m.at(mask)])
+
+
+def index_put(m: Memory, o: Operator) -> None:
+    """Rows that are added to those of a table in memory."""
+    table, ids, rows = (m.at(t) for t in o.present)
+    m.keep(table)
+    reads = {(r.buffer, r.key(rows.shape, range(len(rows.shape)))): r.elements for r in rows.loads()}
+    reads |= {(r.buffer, ((0, hash(o.name)),)): r.elements for v in (table, ids) for r in v.loads()}
+    count = prod(rows.shape)
+    parts = parts_of([rows], o)
+    flops = count * (1 + (0.0 if rows.box.kept else rows.box.flops))
+    m.items.append(Loop(count, 1, reads, {(o.out.name, ((0, hash(o.name)),)): count}, flops, parts, o.out))
+    m.lies(o.out, contiguous(o.out.shape))
+
+
 def reduction(m: Memory, o: Operator) -> None:
     """A sum, mean or maximum along axes; a short one is written out."""
     x = m.at(o.present[0])
@@ -184,7 +236,7 @@ def reduction(m: Memory, o: Operator) -> None:
     width = prod(x.shape[i] for i in axes)
     if width == 1:
         m.put(o.out, x.reshaped(o.out.shape))
-    elif width <= WRITTEN_OUT:
+    elif width < WRITTEN_OUT:
         m.computed(o, [x], _again(x, width), width, width)
     else:
         (result,) = m.statistics(o, x, axes, ("",))
@@ -210,16 +262,33 @@ def _again(x: View, times: int, salt: object = 0) -> list[Read]:
 def window(m: Memory, o: Operator) -> None:
     """A pool, whose window is written out and reads memory; one of more than 25 elements is a library's."""
     taps = prod(o.attrs.get("kernel_shape", (1,)))
-    if taps > WIDEST_WINDOW or len(o.outputs) > 1:
+    if taps > WIDEST_WINDOW or any(t.dtype != "int8" for t in o.outputs[1:]):
         call(m, o)
         return
     x = m.at(o.present[0])
     if len(x.box.reads) > 1:
         m.keep(x, m.all_last)
     x = m.at(o.present[0])
-    m.computed(o, [x], _again(x, taps), taps, 2 * taps)
+    for t in o.outputs:
+        m.computed(replace(o, outputs=(t,)), [x], _again(x, taps), taps, 2 * taps)
     if x.strides is not None and suggests_last(x.shape, x.strides):
         m.keep(m.seen[o.out.name], True)
+
+
+def window_gradient(m: Memory, o: Operator) -> None:
+    """The gradient of a pool, from those of all windows that an element is in."""
+    kernel = o.attrs.get("kernel_shape", ())
+    strides = o.attrs.get("strides", (1,) * len(kernel))
+    taps = prod(
+        max(1, *(h // s - max(0, (h - k) // s) for h in range(2 * k))) for k, s in zip(kernel, strides, strict=True)
+    )
+    if taps > WIDEST_WINDOW or any(t.dtype == "int64" for t in o.present):
+        call(m, o)
+        return
+    views = [m.at(t) for t in o.present]
+    if len(views[0].box.reads) > 1:
+        m.keep(views[0], m.all_last)
+    m.computed(o, views, (r for v in views for r in _again(v, taps)), taps, 4 * taps)
 
 
 def indexed(m: Memory, o: Operator) -> None:
@@ -390,11 +459,50 @@ def attention(m: Memory, o: Operator) -> None:
         return
     whole = replace(t, name=f"{t.name}#heads", shape=(*t.shape[:-1], -(-t.shape[-1] // PADDED_HEAD) * PADDED_HEAD))
     whole = t if whole.shape == t.shape else whole
-    heads, length, columns = whole.shape[1:]
-    turned = (heads * length * columns, columns, heads * columns, 1)
-    _made(m, replace(o, inputs=tuple(read), outputs=(whole,)), {whole.name: turned})
+    _made(m, replace(o, inputs=tuple(read), outputs=(whole, *o.outputs[1:])), {whole.name: _by_heads(whole.shape)})
     if whole is not t:
         m.put(t, m.at(whole).sliced(3, 0, t.shape))
+
+
+def _by_heads(shape: Shape) -> Strides:
+    """The strides of heads that lie next to each other at each position."""
+    _, heads, length, columns = shape
+    return (heads * length * columns, columns, heads * columns, 1)
+
+
+def attention_gradient(m: Memory, o: Operator) -> None:
+    """The gradients of queries, keys and values lie as these came."""
+
+    def by_rows(shape: Shape, strides: Strides) -> bool:
+        return not strides or strides[-1] == 1 or shape[-1] == 1
+
+    read = tuple(t and m.as_read(t, o, by_rows) for t in o.inputs)
+    _made(m, replace(o, inputs=read), {t.name: _by_heads(t.shape) for t in o.outputs if t.rank == 4})
+
+
+def _by_rows(shape: Shape) -> Strides:
+    """The strides of images with rows of all channels next to each other."""
+    _, channels, height, width = shape
+    return (channels * height * width, width, channels * width, 1)
+
+
+def weight_gradient(m: Memory, o: Operator) -> None:
+    """The gradient of a convolution's weights, in the order of axes of its images. With one channel in, the order of
+    these weights' axes is taken from strides of which two are 1, and images are copied to it (kernel/conv.py).
+    """
+    seen = [m.at(t) for t in o.present]
+    last = o.out.rank == 4 and (m.all_last or any(v.strides and suggests_last(v.shape, v.strides) for v in seen))
+    wanted = channels_last if last else contiguous
+    read = _as_they_lie(m, o, wanted)
+    if last and o.out.shape[1] == 1 < o.out.shape[0]:
+        read[1] = m.as_read(o.present[1], o, lambda s, strides: lies(s, strides, _by_rows(s)), _by_rows)
+    attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs
+    _made(m, replace(o, inputs=tuple(read), attrs=attrs), {o.out.name: wanted(o.out.shape)})
+
+
+def tangent(m: Memory, o: Operator) -> None:
+    """The gradient that a backward graph starts from, which eager PyTorch fills."""
+    _made(m, replace(o, type="ConstantOfShape"))
 
 
 def _padded(m: Memory, o: Operator, t: Tensor) -> Tensor:
@@ -414,13 +522,30 @@ def convolution(m: Memory, o: Operator) -> None:
         seen = [m.at(t).strides for t in o.present[:2]]
         last = m.all_last or any(s and suggests_last(t.shape, s) for t, s in zip(o.present, seen, strict=False))
     wanted = channels_last if last else contiguous
-    x, w = (m.as_read(t, o, lambda shape, strides: lies(shape, strides, wanted(shape)), wanted) for t in o.present[:2])
+    if phase_of(o) == FORWARD:
+        read = [m.as_read(t, o, lambda s, strides: lies(s, strides, wanted(s)), wanted) for t in o.present[:2]]
+    else:
+        read = _as_they_lie(m, o, wanted)
     attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs
     bias = o.inputs[2] if len(o.inputs) > 2 else None
     if bias is not None and not m.all_last:  # constrain_conv_to_fx_strides
         m.keep(m.at(bias))
     column = None if bias is None else m.at(bias).reshaped((1, bias.size, *(1 for _ in o.out.shape[2:])))
-    _with_bias(m, replace(o, inputs=(x, w), attrs=attrs), wanted(o.out.shape), column)
+    _with_bias(m, replace(o, inputs=tuple(read), attrs=attrs), wanted(o.out.shape), column)
+
+
+def _as_they_lie(m: Memory, o: Operator, wanted: Callable[[Shape], Strides]) -> list[Tensor]:
+    """The operands of a gradient as they are; the library copies what lies in another order."""
+    read = []
+    for t in o.present:
+        there = m.as_read(t, o, _anyhow)
+        if not lies(t.shape, m.at(t).strides or contiguous(t.shape), wanted(t.shape)):
+            copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation", value=None)
+            _made(m, Operator(copy.name, "Contiguous", (there,), (copy,), {}, 0, o.nodes, "copy"),
+                  {copy.name: wanted(t.shape)})  # fmt: skip
+            there = copy
+        read.append(there)
+    return read
 
 
 def product(m: Memory, o: Operator) -> None:
@@ -473,6 +598,9 @@ LOWERED: Mapping[str, Callable[[Memory, Operator], None]] = {
     **_each(elementwise, ELEMENTWISE), **_each(source, SOURCES), **_each(reshape, RESHAPES), **_each(shuffle, SHUFFLES),
     **_each(norm, NORMS), **_each(shares, SHARES), **_each(reduction, REDUCTIONS), **_each(window, WINDOWS),
     **_each(indexed, INDEXED), **_each(convolution, CONVOLUTIONS), **_each(product, PRODUCTS), "Attention": attention,
+    **_each(window_gradient, WINDOW_GRADIENTS), "torch::attention_backward": attention_gradient,
+    "torch::convolution_weight_gradient": weight_gradient, "torch::dropout": dropout, INDEX_PUT: index_put,
+    MAX_SUM: max_sum, TANGENT: tangent, VAR_MEAN: var_mean,
     "BatchNormalization": batch_norm, "Concat": concat, "Expand": expand, "Slice": cut, "Split": split,
     "Transpose": transpose,
 }  # fmt: skip

@@ -8,7 +8,7 @@ several operators read it and it takes many reads itself, or it has more than so
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -50,8 +50,8 @@ class Memory:
     """The loops and calls of libraries so far, and where each tensor is.
 
     all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. adds_in_half: see
-    `inductor`. in_loops: the types of operators that are no library's; twice: of those whose decomposition reads their
-    first input twice.
+    `inductor`. in_loops: the types of operators that are no library's; twice: of those whose decomposition reads an
+    operand twice, the position of that. lying: how tensors of another graph lie.
     """
 
     graph: Graph
@@ -59,7 +59,8 @@ class Memory:
     inputs_last: bool
     adds_in_half: bool
     in_loops: frozenset[str]
-    twice: frozenset[str]
+    twice: Mapping[str, int]
+    lying: Mapping[str, Strides] = field(default_factory=dict)
     items: list[Loop | Operator] = field(default_factory=list)
     seen: dict[str, View] = field(default_factory=dict)
     readers: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
@@ -74,7 +75,7 @@ class Memory:
         """A tensor; one that no operator made lies in memory."""
         if t.name not in self.seen:
             usual = channels_last if self.inputs_last and t.rank == 4 else contiguous
-            self.lies(t, usual(t.shape))
+            self.lies(t, self.lying.get(t.name) or usual(t.shape))
         return self.seen[t.name].reshaped(t.shape)
 
     def lies(self, t: Tensor, strides: Strides) -> View:
@@ -94,20 +95,22 @@ class Memory:
         reads, large = len(box.reads), box.operations + len(box.reads) > MOST_OPERATIONS
         reused = users > 1 and (reads > REUSED_READS or large)
         for_library = users > 1 and reads > 1 and any(o.type not in self.in_loops for o in self.readers[t.name])
-        if reused or for_library or reads > MOST_READS or large:
+        returned = users > 1 and reads > 0 and t.name in self.graph.output_names and not seen.moves
+        if returned or reused or for_library or reads > MOST_READS or large:
             self.keep(seen, self.all_last)
             box.flexible = not (self.all_last and len(seen.shape) == 4)
 
     def _users(self, t: Tensor) -> int:
         readers = self.readers[t.name]
-        again = sum(o.type in self.twice and t.dtype not in HALF and o.present[0].name == t.name for o in readers)
+        wide = t.dtype not in HALF
+        again = sum(wide and o.type in self.twice and o.present[self.twice[o.type]].name == t.name for o in readers)
         return len(readers) + again + (t.name in self.graph.output_names)
 
-    def widened(self, o: Operator) -> View:
-        """The first operand; half precision is widened before a decomposition reads it twice."""
-        x = o.present[0]
+    def widened(self, o: Operator, i: int = 0) -> View:
+        """An operand; half precision is widened before a decomposition reads it twice."""
+        x = o.present[i]
         seen = self.at(x)
-        if o.type not in self.twice or x.dtype not in HALF:
+        if self.twice.get(o.type) != i or x.dtype not in HALF:
             return seen
         wide = replace(x, name=f"{o.name}#float32", dtype="float32", kind="activation", value=None)
         box, parts = seen.box, () if seen.box.kept else seen.box.parts
@@ -164,39 +167,42 @@ class Memory:
         lie = contiguous(small)
         order = preferred(shape, [tuple(0 if i in axes else s for i, s in enumerate(lie)), *walks])
         order = [i for i in order if i not in axes] + [i for i in order if i in axes]
-        whole = [w for w in walks if distinct(shape, w) == prod(shape)] or walks
+        whole = [w for w in walks if distinct(shape, w) == prod(shape)]
+        unknown = len(walks) < len(x.loads()) or not walks
+        whole = whole or (walks if unknown else [])
         inside = 2 * sum(any(w[i] == 1 for i in axes) for w in whole) > len(whole) or not whole
-        split = splits(rows, width, inside)
-        partials = self._partials(
-            o, _walks(x.loads(), shape, order), rows, width, split, flops, parts, names, after, inside
-        )
+        inner = [shape[i] for i in axes if shape[i] > 1][1:]
+        blocks = [prod(inner[i:]) for i in range(len(inner))]
+        read = _walks(x.loads(), shape, order)
+        first = Loop(rows, width, read, {}, flops, parts, o.out, inside)
+        last = self._split(o, first, len(names) > 1 and not after, blocks) if whole or unknown else first
         for name in names:
             t = replace(o.out, name=f"{o.out.name}{name}", dtype="float32" if name else o.out.dtype, shape=small)
-            before = (r for s in results if after for r in s.expanded(shape).loads())
-            read = partials or _walks((*x.loads(), *before), shape, order)
+            before = (r for s in results if after and last is first for r in s.expanded(shape).loads())
+            read = {**last.reads, **_walks(before, shape, order)}
             results.append(self.lies(t, lie))
-            write = {(t.name, merged([(rows, 1)])): rows}
-            if partials:
-                self.items.append(Loop(rows, split, read, write, 0.0, (o,), t))
-            else:
-                self.items.append(Loop(rows, width, read, write, flops, parts, t, inside))
+            self.items.append(replace(last, reads=read, writes={(t.name, merged([(rows, 1)])): rows}, out=t))
         return results
 
-    def _partials(
-        self, o: Operator, read: dict[tuple[str, Key], int], rows: int, width: int, split: int, flops: float,
-        parts: tuple[Operator, ...], names: Sequence[str], after: bool, inside: bool,
-    ) -> dict[tuple[str, Key], int]:  # fmt: skip
-        """The results of parts of rows, three of mean and variance, where rows are split."""
-        together = split > 1 and len(names) > 1 and not after
-        partials: dict[tuple[str, Key], int] = {}
-        for i in range(0 if split == 1 else 3 if together else 1):
-            t = replace(o.out, name=f"{o.out.name}#part{i}", dtype="float32", shape=(rows, split))
-            self.lies(t, contiguous(t.shape))
-            apart = {(b, (*key, (split, 0))): n for (b, key), n in read.items()}
-            key = ((t.size, 1),)
-            self.items.append(Loop(t.size, -(-width // split), apart, {(t.name, key): t.size}, flops, parts, t, inside))
-            partials[t.name, key] = t.size
-        return partials
+    def _split(self, o: Operator, whole: Loop, together: bool, blocks: Sequence[int]) -> Loop:
+        """The loop over rows, or over the results of their parts where they are split. together: three results for each
+        part, of mean and variance, whose own parts are split again; blocks: so many elements of a row lie behind each
+        of its axes. A part goes through a row as the whole does where it is so many, or the row is one axis.
+        """
+        last, stage = whole, 0
+        while (split := splits(last.rows, last.width, last.inside)) > 1 and (together or not stage):
+            partials: dict[tuple[str, Key], int] = {}
+            even = not (last.width % split or together) and (not blocks or last.width // split in blocks)
+            for i in range(3 if together else 1):
+                t = replace(o.out, name=f"{o.out.name}#part{stage}.{i}", dtype="float32", shape=(last.rows, split))
+                self.lies(t, contiguous(t.shape))
+                apart = {(b, key if even else (*key, (split, 0))): n for (b, key), n in last.reads.items()}
+                key = ((t.size, 1),)
+                part = replace(last, rows=t.size, width=-(-last.width // split), reads=apart, out=t)
+                self.items.append(replace(part, writes={(t.name, key): t.size}))
+                partials[t.name, key] = t.size
+            last, stage = Loop(whole.rows, split, partials, {}, 0.0, (o,), o.out, not together), stage + 1
+        return last
 
     def as_read(
         self, t: Tensor, o: Operator | None, fits: Callable[[Shape, Strides], bool],

@@ -222,7 +222,8 @@ def convolution(t: Tape, o: Operator, g: Tensor) -> Found:
         group = {k: v for k, v in kept.items() if k in ("group", "strides")} | {"transposed": int(transposed)}
         yield 1, t.add(o, "torch::convolution_weight_gradient", (g, x), w.shape, attrs=group)
     if len(o.inputs) > 2 and (bias := o.inputs[2]) is not None and t.wants(bias):
-        yield 2, t.add(o, "ReduceSum", (g,), bias.shape)
+        axes = tuple(i for i in range(g.rank) if i != 1)
+        yield 2, t.add(o, "ReduceSum", (g,), bias.shape, attrs={"axes": axes})
 
 
 def softmax(t: Tape, o: Operator, g: Tensor) -> Found:

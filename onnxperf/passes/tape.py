@@ -15,6 +15,8 @@ PHASES = FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 HELD = "held"
 #: Attribute of a kernel that belongs to the node before it: the host launches it without the cost of another node.
 WITHIN = "within"
+#: Attribute of a kernel of the backward pass that the framework's engine launches, whatever compiled the rest.
+ENGINE = "engine"
 
 
 @dataclass(slots=True)
@@ -95,7 +97,11 @@ class Tape:
             return gradient
         kept = gradient.shape[gradient.rank - t.rank :] if t.rank else ()
         summed = tuple(a if a == b else 1 for a, b in zip(t.shape, kept, strict=True))
-        total = gradient if t.size == gradient.size else self.add(o, "ReduceSum", (gradient,), summed)
+        first = gradient.rank - t.rank
+        axes = (*range(first), *(first + i for i, (a, b) in enumerate(zip(summed, kept, strict=True)) if a != b))
+        total = gradient
+        if t.size != gradient.size:
+            total = self.add(o, "ReduceSum", (gradient,), summed, attrs={"axes": axes})
         return total if total.shape == t.shape else self.add(o, "Reshape", (total,), t.shape)
 
 

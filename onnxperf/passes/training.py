@@ -15,7 +15,7 @@ from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes.data_parallel import averaged
 from onnxperf.passes.step import Training, holds_backward, is_gradient
-from onnxperf.passes.tape import BACKWARD, HELD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
+from onnxperf.passes.tape import BACKWARD, ENGINE, HELD, PHASE, UPDATE, Tape, is_float, phase_of, renamed
 from op_models import BITS, IN_PLACE, Operator, Tensor
 
 #: What adds a gradient to those of earlier batches in place: its buffer, then the gradient.
@@ -47,9 +47,9 @@ class Autograd:
     the first reads the gradients, and how many of those written are new and stay until the last pass; accumulator: the
     operator that adds the gradients of a batch to those of earlier ones, where ACCUMULATOR also copies those of the
     first; keeps: gradients stay from step to step and are set to zero before each, so that those of its first batch are
-    added to them as well; lists: the optimiser works on lists of parameters, else on one after the other; at_once: see
-    `Tape`; holds: what an operator's gradient is computed from is kept until its last kernel is done; describe: the
-    framework's name.
+    added to them as well; lists: the optimiser works on lists of parameters, else on one after the other; start: what
+    makes the gradient of an output; at_once: see `Tape`; holds: what an operator's gradient is computed from is kept
+    until its last kernel is done; describe: the framework's name.
     """
 
     describe: str
@@ -61,6 +61,7 @@ class Autograd:
     accumulator: str = "Add"
     keeps: bool = False
     lists: bool = True
+    start: str = "ConstantOfShape"
     at_once: bool = False
     holds: bool = False
 
@@ -86,7 +87,7 @@ def training_step(
     if loss:
         autograd.loss_gradient([o for o in forward if o.name in of_loss], tape)
     for t in _ends(graph) if not loss else ():
-        tape.gradients[t.name] = tape.add(_maker(graph, t), "ConstantOfShape", (), t.shape, dtype=t.dtype)
+        tape.gradients[t.name] = tape.add(_maker(graph, t), autograd.start, (), t.shape, dtype=t.dtype)
     _backward(forward, tape, step.recompute, autograd)
     parameters = _parameters(forward)
     gradients = {name: g for name, t in parameters.items() if (g := tape.gradient(forward[0], t)) is not None}
@@ -271,7 +272,7 @@ def _accumulation(gradients: Sequence[Tensor], batches: int, autograd: Autograd)
         if autograd.accumulator == ACCUMULATOR:  # which adds in place, and says that it did
             summed = replace(summed, dtype="bool", shape=(1,))
         yield Operator(
-            summed.name, autograd.accumulator, (buffer, g), (summed,), {PHASE: BACKWARD}, 0, (), "gpu", times
+            summed.name, autograd.accumulator, (buffer, g), (summed,), {PHASE: BACKWARD, ENGINE: 1}, 0, (), "gpu", times
         )
 
 

@@ -33,11 +33,13 @@ def _training(s: Scenario, runtime: Runtime, terms: list[Term]) -> Iterator[str]
             yield f"{steps} need --mode training"
         return
     if runtime.autograd is None:
-        yield f"{s.runtime} does not train: give --runtime torch-eager or ort-cuda"
+        yield f"{s.runtime} does not train: give --runtime torch-eager, torch-compile or ort-cuda"
     if s.precision in QUANTISED:
         yield f"training in {s.precision} is not predicted: use fp32, tf32, fp16, bf16 or amp"
     if s.include_transfers:
         yield "copies are not predicted for a training step: leave --include-transfers out"
+    if s.recompute and s.runtime == "torch-compile":
+        yield "torch.compile chooses itself what the backward pass computes again: leave --recompute out"
 
 
 def _several_gpus(s: Scenario, device: Device) -> Iterator[str]:
@@ -57,7 +59,7 @@ def _several_gpus(s: Scenario, device: Device) -> Iterator[str]:
     if s.cuda_graph and s.mode == "training":
         yield "a CUDA graph of a training step is predicted on one GPU only: leave --cuda-graph out"
     if s.mode == "training" and s.runtime != "torch-eager":
-        yield "training on several GPUs is predicted for PyTorch only: give --runtime torch-eager"
+        yield "training on several GPUs is predicted for PyTorch without torch.compile only: give --runtime torch-eager"
     if s.accumulate > 1 and (plan.copies > 1 or plan.pp > 1):
         yield "gradient accumulation is predicted on one GPU or with tensor parallelism only: leave --accumulate out"
     if s.mode == "training" and plan.ep > 1:

@@ -146,8 +146,8 @@ class Terms:
                        elsewhere=dict.fromkeys(BASELINES, SERVES_VALIDATE))  # fmt: skip
     mode: str = term(
         "inference", "training: forward, backward and update.", choices=MODES, again=True,
-        about="Training predicts one step: forward, backward and update of the parameters, under torch-eager or"
-              " ort-cuda; a graph that has its backward pass is used as it is.",
+        about="Training predicts one step: forward, backward and update of the parameters, under torch-eager,"
+              " torch-compile or ort-cuda; a graph that has its backward pass is used as it is.",
     )  # fmt: skip
     loss: str | None = term(None, "Loss of a training step.", about="Loss of the first output.",
                             usual="from the outputs of MODEL", choices=LOSSES, mode="training", again=True)  # fmt: skip

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.engine import DISABLED, NEAR, since
-from onnxperf.fusions.inductor import inductor
+from onnxperf.fusions.inductor import inductor, prefers_last
 from onnxperf.fusions.inductor_attention import attention as written_out
 from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
+from onnxperf.fusions.torch_strides import Strides
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Runtime
 from onnxperf.passes.autocast import autocast
+from onnxperf.passes.parts import ATEN_NAME
+from onnxperf.passes.tape import BACKWARD, ENGINE, FORWARD, PHASE, UPDATE, phase_of
 from onnxperf.runtimes.torch_eager import EAGER, NEWEST, POLICY, refused
 from op_models import Operator, Tensor
+
+if TYPE_CHECKING:
+    from onnxperf.passes.training import Autograd
 
 #: Elements of a row that a block keeps in registers, where they lie next to each other and where not
 #: (`should_use_persistent_reduction`).
@@ -44,7 +51,39 @@ def place(
     """The kernels of Inductor's code and the calls that it makes, in place of the operators. last: weights and images
     are channels_last; tuned: products take in what reads them; turns, adds_in_half: see `fused` and `inductor`.
     """
-    items, buffers = inductor(graph, last, adds_in_half and not tuned)
+    if any(phase_of(o) != FORWARD for o in graph.operators):
+        return _step(graph, partial(_compiled, last=last, tuned=tuned, turns=turns, adds_in_half=adds_in_half))
+    return _compiled(graph, prefers_last(graph), last=last, tuned=tuned, turns=turns, adds_in_half=adds_in_half)[0]
+
+
+def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Strides]]]) -> Graph:
+    """A training step: its forward and its backward graph, each compiled by itself, and the rest as eager PyTorch."""
+    from onnxperf.fusions.inductor_partition import partitioned
+
+    inside = [o for o in graph.operators if phase_of(o) != UPDATE and ENGINE not in o.attrs]
+    outside = [o for o in graph.operators if phase_of(o) == UPDATE or ENGINE in o.attrs]
+    read = {t.name for o in outside for t in o.present}
+    results = {t.name: t for o in inside for t in o.outputs if t.name in read | graph.output_names}
+    forward, backward = partitioned(replace(graph, operators=tuple(inside), outputs=tuple(results.values())))
+    last = prefers_last(forward, trains=True)
+    ahead, lying = compiled(forward, last)
+    behind, _ = compiled(backward, False, lying=lying, first=len(ahead.operators))
+    repeat = inside[0].repeat
+    after = (replace(o, attrs={**o.attrs, PHASE: BACKWARD}) for o in behind.operators)
+    operators = (replace(o, repeat=repeat) for o in (*ahead.operators, *after))
+    notes = (*ahead.notes, *(n for n in behind.notes if n not in graph.notes))
+    return replace(graph, operators=(*operators, *outside), notes=notes)
+
+
+def _compiled(
+    graph: Graph, all_last: bool, last: bool, tuned: bool, turns: bool, adds_in_half: bool,
+    lying: Mapping[str, Strides] = MappingProxyType({}), first: int = 0,
+) -> tuple[Graph, Mapping[str, Strides]]:  # fmt: skip
+    """The kernels and calls of one graph, and how its outputs lie, by name. lying: how tensors of another graph do;
+    first: the number of the first kernel.
+    """
+    memory = inductor(graph, last, adds_in_half and not tuned, all_last, lying)
+    items, buffers = memory.items, memory.buffers
     groups = fused(items, buffers, turns)
     if tuned:
         groups = with_products(groups, buffers, graph.output_names)
@@ -55,11 +94,13 @@ def place(
     operators = []
     for i, g in enumerate(groups):
         outside = {b for b, _ in g.writes if readers.get(b, set()) - {i}}
-        operators.append(_kernel(g, outside, buffers, i) if g.call is None else g.call)
+        operators.append(_kernel(g, outside, buffers, first + i) if g.call is None else g.call)
     why = (
         Note(NEAR, f"fusion of loops did not apply: {reason}", tuple(nodes)) for reason, nodes in apart(groups).items()
     )
-    return replace(graph, operators=tuple(o for o in operators if o.outputs), notes=(*graph.notes, *why))
+    seen = {t.name: memory.at(t).strides for t in graph.outputs}
+    placed = replace(graph, operators=tuple(o for o in operators if o.outputs), notes=(*graph.notes, *why))
+    return placed, {name: strides for name, strides in seen.items() if strides is not None}
 
 
 def _kernel(g: Group, outside: set[str], buffers: Mapping[str, Tensor], number: int) -> Operator:
@@ -73,19 +114,28 @@ def _kernel(g: Group, outside: set[str], buffers: Mapping[str, Tensor], number: 
     inputs = tuple(buffers[b] for b in read)
     outputs = tuple(buffers[loop.out.name] for loop in g.loops if loop.out.name in outside)
     parts = tuple(dict.fromkeys(o for loop in g.loops for o in loop.parts))
+    written = {b: n for loop in g.loops for (b, _), n in loop.writes.items()}
     rows, width = (g.rows, g.width) if g.reduces else (0, 0)
     inside = all(loop.inside for loop in g.loops if loop.reduces)
     kind = "poi" if not g.reduces else "per" if width <= (PERSISTENT if inside else PERSISTENT_APART) else "red"
-    names = sorted({ATEN.get(o.type, o.type.rpartition(":")[2].lower()) for o in parts})
+    names = sorted({o.attrs.get(ATEN_NAME) or ATEN.get(o.type, o.type.rpartition(":")[2].lower()) for o in parts})
     attrs = {
         "elements": g.rows * g.width, "flops": int(sum(loop.flops for loop in g.loops)),
         "rows": rows if kind == "red" else 0, "width": width if kind == "red" else 0,
         "read": tuple(min(n, buffers[b].size) for b, n in read.items()),
         "passes": int(any(t.size > rows for t in outputs)),
+        "written": tuple(min(written[t.name], t.size) for t in outputs),
     }  # fmt: skip
     nodes = tuple(dict.fromkeys(n for o in parts for n in o.nodes))
     name = f"triton_{kind}_fused_{'_'.join(names)}"[:LONGEST_NAME]
     return Operator(f"{name}_{number}", f"torch::triton_{kind}", inputs, outputs, attrs, 0, nodes)
+
+
+def _autograd() -> Autograd:
+    """How it differentiates, which no prediction of inference loads."""
+    from onnxperf.passes.compiled_training import COMPILED
+
+    return COMPILED
 
 
 OLDEST = "2.0"
@@ -119,6 +169,7 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         describe="PyTorch, torch.compile with Inductor, CUDA, under torch.inference_mode",
         autocast=autocast,
         refused=refused,
+        autograd=_autograd,
         releases=Releases({OLDEST: MOST}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
         unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
         start=replace(

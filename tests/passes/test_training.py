@@ -365,7 +365,7 @@ def test_adam_makes_tensors_of_the_size_of_the_parameters() -> None:
 
 
 @pytest.mark.parametrize(("terms", "why"), [
-    ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager or ort-cuda"),
+    ({"runtime": "tensorrt"}, "tensorrt does not train: give runtime torch-eager, torch-compile or ort-cuda"),
     ({"optimizer": "lion"}, "unknown optimizer 'lion'"),
     ({"loss": "hinge"}, "unknown loss 'hinge'"),
     ({"mode": "inference", "optimizer": "sgd"}, "need mode training"),
