@@ -30,7 +30,7 @@ from onnxperf.fusions.torch_strides import view as as_view
 from onnxperf.graph import CONTROL, Graph
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.passes.parts import INDEX_PUT, MAX_SUM, TANGENT, VAR_MEAN
-from onnxperf.passes.tape import FORWARD, phase_of
+from onnxperf.passes.tape import BACKWARD, FORWARD, phase_of
 from op_models import Operator, Tensor
 from op_models.core import FLOATS
 from op_models.gradients import FLOPS as GRADIENTS
@@ -311,7 +311,8 @@ def concat(m: Memory, o: Operator) -> None:
     """Within a loop, or each operand is written to its place, which takes a copy of what lies elsewhere."""
     operands = [m.at(t) for t in o.present]
     copied = [not v.box.flexible for v in operands]
-    within = (any(copied) and only_elementwise(m, o.out)) or all(copied)
+    alone = not any(t.name in m.graph.output_names for t in o.present)
+    within = alone and ((any(copied) and only_elementwise(m, o.out)) or all(copied))
     if len(operands) <= MOST_JOINED and within and not any(_read_again(m, o, t) for t in o.present):
         m.computed(
             o, operands, (r for i, v in enumerate(operands) for r in _again(v, 1, (o.name, i))), 1, len(operands)
@@ -362,7 +363,7 @@ def reshape(m: Memory, o: Operator) -> None:
     x = m.at(o.present[0])
     lie = x.eager
     if x.shape != o.out.shape and (lie is None or as_view(x.shape, lie, o.out.shape) is None):
-        x = m.cloned(x, o)
+        x = m.clone(o.present[0], o)
     m.put(o.out, x.reshaped(o.out.shape))
 
 
@@ -558,7 +559,12 @@ def product(m: Memory, o: Operator) -> None:
 
     x, bias = o.inputs[0], o.inputs[2] if len(o.inputs) > 2 else None
     strided = x is not None and x.rank > 2 and m.at(x).eager != contiguous(x.shape)  # torch adds it apart then
-    read = tuple(t and m.as_read(t, o, fits) for t in o.inputs[:2])
+    first = x
+    if x is not None and strided and any(phase_of(r) == BACKWARD and r.type == "Reshape" for r in m.readers[x.name]):
+        first = m.clone(x, o).box.tensor  # the gradient of the weights reads it too, as one matrix
+    elif x is not None and x.rank > 2 and not m.at(x).moves:
+        m.keep(m.at(x), eager=True)
+    read = tuple(t and m.as_read(t, o, fits) for t in (first, *o.inputs[1:2]))
     apart = strided or (only_elementwise(m, o.out) and not (m.adds_in_half and o.out.dtype in HALF))
     if bias is None or apart:
         _with_bias(m, replace(o, inputs=read), contiguous(o.out.shape), m.at(bias) if bias is not None else None)

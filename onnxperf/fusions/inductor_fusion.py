@@ -51,7 +51,7 @@ def fused(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns
     of = dict(enumerate(groups))
     for turned in (False, True)[: 1 + turns]:
         for _ in range(ROUNDS):
-            if not _round(groups, of, turned):
+            if not _round(groups, of, buffers, turned):
                 break
             groups = list({id(g): g for g in of.values()}.values())
     return _sorted(groups, of)
@@ -76,16 +76,14 @@ def _groups(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor]) -> 
         for t in (item.out,) if isinstance(item, Loop) else item.outputs:
             makers[t.name] |= 1 << i
         if isinstance(item, Loop):
-            reads, writes = (
-                {k: n * BITS[buffers[k[0]].dtype] // 8 for k, n in part.items()} for part in (item.reads, item.writes)
-            )
+            reads, writes = _bytes(item.reads, buffers), _bytes(item.writes, buffers)
             groups.append(Group([item], 1 << i, before, i, i, None, reads, writes))
         else:
             groups.append(Group([], 1 << i, before, i, i, item))
     return groups
 
 
-def _round(groups: Sequence[Group], of: dict[int, Group], turned: bool) -> bool:
+def _round(groups: Sequence[Group], of: dict[int, Group], buffers: Mapping[str, Tensor], turned: bool) -> bool:
     """Fuse pairs, those that share most first; whether any was."""
     sharing: dict[str, list[Group]] = defaultdict(list)
     for g in groups:
@@ -97,13 +95,14 @@ def _round(groups: Sequence[Group], of: dict[int, Group], turned: bool) -> bool:
         for i, a in enumerate(near):
             for b in near[i + 1 : i + 1 + MOST_DISTANCE]:
                 if (a.first, b.first) not in pairs:
-                    shared = _shared(a, b, turned)
+                    shared = _shared(*(_in_one_order(a, b, buffers) if turned else (a, b)), turned)
                     pairs[a.first, b.first] = (a.reduces == b.reduces and shared > 0, shared, -_distance(a, b))
     changed, span = False, max((g.last - g.first for g in groups), default=0)
     for (i, j), (_, shared, _) in sorted(pairs.items(), key=lambda p: p[1], reverse=True):
         a, b = of[i], of[j]
         if a is b or not shared:
             continue
+        a, b = _in_one_order(a, b, buffers) if turned else (a, b)
         if _fits(a, b, turned) and not _circle(a, b, of, span):
             span = max(span, _merge(a, b, of))
             changed = True
@@ -125,6 +124,29 @@ def _turned(a: Group, b: Group) -> int:
         return 0
     wrote = {buffer: n for (buffer, _), n in a.writes.items()}
     return sum(n for (buffer, key), n in b.reads.items() if wrote.get(buffer) == n and _strided(key))
+
+
+def _in_one_order(a: Group, b: Group, buffers: Mapping[str, Tensor]) -> tuple[Group, Group]:
+    """Two groups, of which elementwise loops go over their axes as the sums of the other do, where they share nothing
+    as they are: `reorder_loops_by_dep_pair`.
+    """
+    if a.reduces == b.reduces or a.call or b.call or _touched(a).keys() & _touched(b).keys():
+        return a, b
+    sums, each = (a, b) if a.reduces else (b, a)
+    first = next(loop for loop in sums.loops if loop.reduces)
+    if not first.order or any(loop.domain != first.domain for loop in each.loops):
+        return a, b
+    loops = [loop.turned(first.order) for loop in each.loops]
+    new = Group(loops, each.items, each.before, each.first, each.last)
+    for loop in loops:
+        new.reads |= _bytes(loop.reads, buffers)
+        new.writes |= _bytes(loop.writes, buffers)
+    return (a, new) if a.reduces else (new, b)
+
+
+def _bytes(part: Mapping[tuple[str, Key], int], buffers: Mapping[str, Tensor]) -> dict[tuple[str, Key], int]:
+    """Bytes instead of elements."""
+    return {k: n * BITS[buffers[k[0]].dtype] // 8 for k, n in part.items()}
 
 
 def _strided(key: Key) -> bool:

@@ -22,6 +22,8 @@ from op_models import Operator, Tensor
 Key = tuple[tuple[int, int], ...]  # (size, stride) of the axes of a walk, those that follow each other as one
 #: Rows are split as on a card of so many SMs: another card splits others, which makes a short kernel more or less.
 SMS, WARP, LONG_ROW = 128, 32, 8192
+#: Threads of a block that adds up rows, and of an SM; elements of a thread at most.
+THREADS, THREADS_OF_SM, MOST_ELEMENTS = 256, 1536, 512
 
 
 class Read(NamedTuple):
@@ -73,7 +75,7 @@ class Box:
     """A tensor, computed from `reads` by whoever reads it, or kept in memory with these `strides` from `offset` on.
 
     operations, flops: of an element; parts: the operators that are computed; flexible: it is kept, but where it lies is
-    not settled.
+    not settled; like: the strides that eager PyTorch would give it, which are those of an operand.
     """
 
     tensor: Tensor
@@ -84,6 +86,7 @@ class Box:
     strides: Strides | None = None
     offset: int = 0
     flexible: bool = False
+    like: Strides | None = None
 
     @property
     def kept(self) -> bool:
@@ -133,8 +136,8 @@ class View:
 
     @property
     def eager(self) -> Strides | None:
-        """As PyTorch would have it without compiling: what is not kept lies in the order of what it reads."""
-        return self._through(self.box.strides or self.box.natural, 0)[0]
+        """As PyTorch would have it without compiling: what is not kept lies as the first operand does."""
+        return self._through(self.box.strides or self.box.like or self.box.natural, 0)[0]
 
     def loads(self) -> tuple[Read, ...]:
         """What is read of buffers for its elements."""
@@ -218,12 +221,18 @@ def splits(rows: int, width: int, inside: bool) -> int:
     """Into how many parts rows are split, so that few rows fill the card: `reduction_split_factor`, with SMS. inside:
     the elements of a row lie next to each other.
     """
-    if width <= WARP or rows >= 2 * WARP * SMS:
+    if width <= WARP or rows >= 2 * WARP * SMS or (inside and (rows >= 2 * SMS or width <= LONG_ROW)):
         return 1
-    if inside:
-        long = rows < 2 * SMS and width > LONG_ROW
-        return max(-(-width // (WARP * 8 * WARP)), 1) if long else 1
-    return -(-width // (4 * WARP))
+    each, blocks = (THREADS, THREADS_OF_SM * SMS // (2 * THREADS)) if inside else (4, THREADS_OF_SM * SMS // THREADS)
+    if rows * width < WARP * SMS * THREADS_OF_SM:
+        return -(-width // (each * WARP))
+    of_row = -(-blocks // (rows if inside else -(-rows // 128)))
+    most = rows * width >= MOST_ELEMENTS * SMS * THREADS_OF_SM
+    size = MOST_ELEMENTS if most else -(-width // (each * of_row))
+    near = min((d for d in range(1, width + 1) if not width % d), key=lambda d: abs(d - size))
+    if abs(near - size) < (50 if most else 30 if inside else 20):  # even parts
+        size = near if most else max(near, WARP)
+    return -(-width // (each * size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +240,8 @@ class Loop:
     """A loop over `rows` results, each of `width` elements where it reduces them, else of one, before any fusion.
 
     reads, writes: by buffer and key the elements; flops: of all; parts: the operators that it computes; out: the buffer
-    that it writes; inside: the elements of a row lie next to each other.
+    that it writes; inside: the elements of a row lie next to each other; domain: what it goes over, all of it;
+    order: that of the axes, outermost first; walks, lie: what it reads, and how what it writes lies, by these axes.
     """
 
     rows: int
@@ -242,8 +252,27 @@ class Loop:
     parts: tuple[Operator, ...]
     out: Tensor
     inside: bool = True
+    domain: Shape = ()
+    order: tuple[int, ...] = ()
+    walks: tuple[Read, ...] = ()
+    lie: tuple[Strides, int] = ((), 0)
+
+    def turned(self, order: tuple[int, ...]) -> Loop:
+        """An elementwise loop that goes over its axes in another order."""
+        reads, (strides, offset) = keys(self.walks, self.domain, order), self.lie
+        key = merged(((self.domain[i], strides[i]) for i in order), offset)
+        return replace(self, reads=reads, writes={(self.out.name, key): self.out.size}, order=order)
 
     @property
     def reduces(self) -> bool:
         """Whether it adds up elements, or finds the largest."""
         return self.width > 1
+
+
+def keys(reads: Iterable[Read], shape: Shape, order: Sequence[int]) -> dict[tuple[str, Key], int]:
+    """The elements read by buffer and key."""
+    walks: dict[tuple[str, Key], int] = {}
+    for r in reads:
+        key = (r.buffer, r.key(shape, order))
+        walks[key] = max(walks.get(key, 0), r.elements)
+    return walks

@@ -19,13 +19,15 @@ from onnxperf.fusions.inductor_loops import (
     Read,
     View,
     distinct,
+    keys,
     merged,
     preferred,
     splits,
     turned_last,
 )
-from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous
+from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous, dense
 from onnxperf.graph import Graph
+from onnxperf.passes.parts import CONTIGUOUS
 from op_models import Operator, Tensor
 
 #: Of torch/_inductor/config.py: what several operators read lies in memory from more than so many reads, and all else
@@ -64,6 +66,7 @@ class Memory:
     items: list[Loop | Operator] = field(default_factory=list)
     seen: dict[str, View] = field(default_factory=dict)
     readers: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
+    clones: dict[str, View] = field(default_factory=dict)
     copies: int = 0
 
     def __post_init__(self) -> None:
@@ -94,10 +97,12 @@ class Memory:
             return
         reads, large = len(box.reads), box.operations + len(box.reads) > MOST_OPERATIONS
         reused = users > 1 and (reads > REUSED_READS or large)
-        for_library = users > 1 and reads > 1 and any(o.type not in self.in_loops for o in self.readers[t.name])
-        returned = users > 1 and reads > 0 and t.name in self.graph.output_names and not seen.moves
-        if returned or reused or for_library or reads > MOST_READS or large:
-            self.keep(seen, self.all_last)
+        by_library = any(o.type not in self.in_loops for o in self.readers[t.name])
+        for_library = users > 1 and reads > 1 and by_library
+        if t.name in self.graph.output_names and reads and not by_library:
+            self.keep(seen, self.all_last, eager=not seen.moves)
+        elif reused or for_library or reads > MOST_READS or large:
+            self.keep(seen, self.all_last, eager=by_library and not seen.moves)
             box.flexible = not (self.all_last and len(seen.shape) == 4)
 
     def _users(self, t: Tensor) -> int:
@@ -117,12 +122,15 @@ class Memory:
         self.put(wide, View(Box(wide, seen.loads(), box.operations + 1, box.flops, parts), wide.shape), 2)
         return self.seen[wide.name]
 
-    def cloned(self, x: View, o: Operator) -> View:
-        """A copy of what a view shows, which its readers compute."""
-        t = replace(o.out, name=f"{o.name}#clone", shape=x.shape)
-        box, parts = x.box, () if x.box.kept else x.box.parts
-        self.seen[t.name] = View(Box(t, x.loads(), box.operations + 1, box.flops, (*parts, o)), x.shape)
-        return self.seen[t.name]
+    def clone(self, of: Tensor, o: Operator) -> View:
+        """A copy of a tensor, which its readers compute; each tensor has one."""
+        if of.name not in self.clones:
+            x = self.at(of)
+            t = replace(of, name=f"{o.name}#clone", shape=x.shape, kind="activation", value=None)
+            box, parts = x.box, () if x.box.kept else x.box.parts
+            self.clones[of.name] = View(Box(t, x.loads(), box.operations + 1, box.flops, (*parts, o)), x.shape)
+            self.seen[t.name] = self.clones[of.name]
+        return self.clones[of.name]
 
     def computed(self, o: Operator, views: Sequence[View], reads: Iterable[Read], times: int, operations: int) -> None:
         """An operator's result, from `times` elements of each view, by so many operations beside theirs."""
@@ -131,27 +139,29 @@ class Memory:
         flops = operations + times * sum(b.flops * min(b.tensor.size / max(out.size, 1), 1) for b in inside)
         all_operations = operations + times * sum(b.operations for b in inside)
         box = Box(out, tuple(dict.fromkeys(reads)), all_operations, flops, parts_of(views, o))
+        lie = (v.eager for v in views if v.shape == out.shape)
+        like = next((dense(out.shape, s) for s in lie if s and all(s)), None)
+        box.like = contiguous(out.shape) if CONTIGUOUS in o.attrs else like
         self.put(out, View(box, out.shape))
 
-    def keep(self, seen: View, last: bool = False, in_place: bool = False) -> None:
+    def keep(self, seen: View, last: bool = False, in_place: bool = False, eager: bool = False) -> None:
         """Write what a view shows to memory: so that the view is channels_last if `last`, contiguous if a library reads
-        it `in_place` through views, else in the order of what it reads.
+        it `in_place` through views, as PyTorch would have it if `eager`, else in the order of what it reads.
         """
         box, shape = seen.box, seen.box.tensor.shape
         if box.kept:
             return
         turned = turned_last(seen) if last and len(seen.shape) == 4 else None
-        strides = turned or (contiguous(shape) if in_place else box.natural)
+        usual = (box.like if eager else None) or box.natural
+        strides = turned or (contiguous(shape) if in_place else usual)
         self.write(box, box.reads, strides, 0, preferred(shape, [strides, *box.walks]))
 
     def write(self, box: Box, reads: Iterable[Read], strides: Strides, offset: int, order: Sequence[int]) -> None:
         """The loop that writes a box to memory."""
-        t = box.tensor
+        t, walks = box.tensor, tuple(reads)
         box.strides, box.offset = strides, offset
-        key = merged(((t.shape[i], strides[i]) for i in order), offset)
-        self.items.append(
-            Loop(t.size, 1, _walks(reads, t.shape, order), {(t.name, key): t.size}, box.flops * t.size, box.parts, t)
-        )
+        loop = Loop(t.size, 1, {}, {}, box.flops * t.size, box.parts, t, True, t.shape, (), walks, (strides, offset))
+        self.items.append(loop.turned(tuple(order)))
 
     def statistics(
         self, o: Operator, x: View, axes: Sequence[int], names: Sequence[str], after: bool = False
@@ -173,13 +183,13 @@ class Memory:
         inside = 2 * sum(any(w[i] == 1 for i in axes) for w in whole) > len(whole) or not whole
         inner = [shape[i] for i in axes if shape[i] > 1][1:]
         blocks = [prod(inner[i:]) for i in range(len(inner))]
-        read = _walks(x.loads(), shape, order)
-        first = Loop(rows, width, read, {}, flops, parts, o.out, inside)
+        read = keys(x.loads(), shape, order)
+        first = Loop(rows, width, read, {}, flops, parts, o.out, inside, shape, tuple(order))
         last = self._split(o, first, len(names) > 1 and not after, blocks) if whole or unknown else first
         for name in names:
             t = replace(o.out, name=f"{o.out.name}{name}", dtype="float32" if name else o.out.dtype, shape=small)
             before = (r for s in results if after and last is first for r in s.expanded(shape).loads())
-            read = {**last.reads, **_walks(before, shape, order)}
+            read = {**last.reads, **keys(before, shape, order)}
             results.append(self.lies(t, lie))
             self.items.append(replace(last, reads=read, writes={(t.name, merged([(rows, 1)])): rows}, out=t))
         return results
@@ -198,7 +208,7 @@ class Memory:
                 self.lies(t, contiguous(t.shape))
                 apart = {(b, key if even else (*key, (split, 0))): n for (b, key), n in last.reads.items()}
                 key = ((t.size, 1),)
-                part = replace(last, rows=t.size, width=-(-last.width // split), reads=apart, out=t)
+                part = replace(last, rows=t.size, width=-(-last.width // split), reads=apart, out=t, order=())
                 self.items.append(replace(part, writes={(t.name, key): t.size}))
                 partials[t.name, key] = t.size
             last, stage = Loop(whole.rows, split, partials, {}, 0.0, (o,), o.out, not together), stage + 1
@@ -226,12 +236,3 @@ class Memory:
     def buffers(self) -> dict[str, Tensor]:
         """What lies in memory, by name."""
         return {v.box.tensor.name: v.box.tensor for v in self.seen.values() if v.box.kept}
-
-
-def _walks(reads: Iterable[Read], shape: Shape, order: Sequence[int]) -> dict[tuple[str, Key], int]:
-    """The elements read by buffer and key."""
-    walks: dict[tuple[str, Key], int] = {}
-    for r in reads:
-        key = (r.buffer, r.key(shape, order))
-        walks[key] = max(walks.get(key, 0), r.elements)
-    return walks

@@ -8,7 +8,7 @@ Source: torch/_functorch/partitioners.py of PyTorch 2.4 to 2.13 (`min_cut_remate
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -68,13 +68,13 @@ class Joint:
                 names.update(t.name for t in o.outputs)
         return after
 
-    def needed(self, names: Iterable[str], free: Iterable[str] = ()) -> set[int]:
-        """The operators that tensors need, without those that make tensors that are there."""
-        there, waiting, needed = set(free), list(names), set[int]()
+    def needed(self, names: Iterable[str], there: Collection[str] = (), done: Collection[int] = ()) -> set[int]:
+        """The operators that tensors need, beside those that are done and what makes tensors that are there."""
+        waiting, needed = list(names), set[int]()
         while waiting:
             name = waiting.pop()
             i = self.maker.get(name)
-            if name not in there and i is not None and i not in needed:
+            if i is not None and name not in there and i not in needed and i not in done:
                 needed.add(i)
                 waiting += [t.name for t in self.operators[i].present]
         return needed
@@ -175,15 +175,15 @@ def _once(operators: Sequence[Operator], outputs: frozenset[str]) -> list[Operat
 def _behind(joint: Joint, kept: Sequence[str]) -> tuple[Operator, ...]:
     """The operators of the backward graph: what is computed again stands before the first that reads it."""
     names: dict[str, Tensor] = {}
-    order, done = list[Operator](), set[int]()
+    order, there, done = list[Operator](), set(kept), set(joint.backward)
     for i in sorted(joint.backward):
-        for j in sorted(joint.needed([t.name for t in joint.operators[i].present], kept) - done - joint.backward):
-            o = joint.operators[j]
-            names |= {t.name: replace(t, name=f"{t.name}#again") for t in o.outputs}
-            order.append(renamed(o, names, f"{o.name}#again"))
-            done.add(j)
-        order.append(renamed(joint.operators[i], names, joint.operators[i].name))
-        done.add(i)
+        o = joint.operators[i]
+        again = joint.needed([t.name for t in o.present], there, done)
+        for j in sorted(again):
+            names |= {t.name: replace(t, name=f"{t.name}#again") for t in joint.operators[j].outputs}
+            order.append(renamed(joint.operators[j], names, f"{joint.operators[j].name}#again"))
+        order.append(renamed(o, names, o.name))
+        done |= again
     return tuple(order)
 
 

@@ -15,6 +15,8 @@ from op_models import Operator, Tensor
 
 #: Attribute with ATen's name of the operator that a part belongs to.
 ATEN_NAME = "aten"
+#: Attribute of a part whose result eager PyTorch has contiguous, however its operands lie.
+CONTIGUOUS = "contiguous"
 #: Variance and mean along axes; the maximum along an axis and the sum of exponentials below it.
 VAR_MEAN, MAX_SUM = "torch::var_mean", "torch::prepare_softmax_online"
 #: Adds rows to those of a table in memory that indices name.
@@ -77,8 +79,9 @@ def _rows(o: Operator) -> tuple[tuple[int, ...], tuple[int, ...]]:
 class Parts:
     """The parts that an operator of the forward pass is made of, in order."""
 
-    def __init__(self, o: Operator, aten: str) -> None:
-        self.o, self.aten, self.operators = o, aten, list[Operator]()
+    def __init__(self, o: Operator, aten: str, **attrs: object) -> None:
+        self.o, self.operators = o, list[Operator]()
+        self.attrs = {**attrs, ATEN_NAME: aten, PHASE: phase_of(o)}
 
     def add(self, type: str, inputs: Sequence[Tensor | None], like: Tensor, name: str = "", **attrs: object) -> Tensor:
         """A part that writes one tensor, under a name if that is read elsewhere."""
@@ -90,7 +93,7 @@ class Parts:
     ) -> tuple[Tensor, ...]:
         """A part that writes these tensors."""
         name, o = f"{self.o.name}#{len(self.operators)}", self.o
-        kept = {**attrs, ATEN_NAME: self.aten, PHASE: phase_of(o)}
+        kept = {**attrs, **self.attrs}
         self.operators.append(Operator(name, type, tuple(inputs), outputs, kept, 0, o.nodes, "gpu", o.repeat))
         return outputs
 
@@ -141,8 +144,8 @@ def _batch_norm(o: Operator) -> Sequence[Operator]:
 def _norm(o: Operator) -> Sequence[Operator]:
     """The statistics of rows, the elements by them, then scale and shift."""
     by_channel = o.type in ("GroupNormalization", "InstanceNormalization")
-    p, x, (y, mean, inv_std, normalised) = Parts(o, "native_group_norm" if by_channel else "native_layer_norm"), \
-        o.present[0], o.outputs  # fmt: skip
+    p = Parts(o, "native_group_norm" if by_channel else "native_layer_norm", **{CONTIGUOUS: 1})
+    x, (y, mean, inv_std, normalised) = o.present[0], o.outputs
     wide = p.viewed(p.cast(x, SINGLE), normalised.shape)
     axes = tuple(i for i, (a, b) in enumerate(zip(wide.shape, mean.shape, strict=True)) if a != b)
     if o.type == "RMSNormalization":

@@ -62,8 +62,8 @@ def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Stride
 
     inside = [o for o in graph.operators if phase_of(o) != UPDATE and ENGINE not in o.attrs]
     outside = [o for o in graph.operators if phase_of(o) == UPDATE or ENGINE in o.attrs]
-    read = {t.name for o in outside for t in o.present}
-    results = {t.name: t for o in inside for t in o.outputs if t.name in read | graph.output_names}
+    read = {t.name for o in outside for t in o.present} | graph.output_names
+    results = {t.name: t for o in inside for t in o.outputs if t.name in read}
     forward, backward = partitioned(replace(graph, operators=tuple(inside), outputs=tuple(results.values())))
     last = prefers_last(forward, trains=True)
     ahead, lying = compiled(forward, last)

@@ -156,7 +156,7 @@ def test_what_is_not_predicted_is_said(make: Make, terms: dict[str, Any], why: s
 @pytest.mark.slow
 def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that write what a kernel of Inductor writes: nine of ten and more of forward as of backward graphs. What
-    the partition keeps is within 2% of AOTAutograd's bytes for nine of ten models, within 7% for all.
+    the partition keeps is within 2% of AOTAutograd's bytes for nine of ten models, within a tenth for all.
     """
     graphs: list[Graph] = []
 
@@ -184,6 +184,6 @@ def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pyte
         inputs = {t.name for t in graph.inputs}
         held = sum(t.bytes for t in graphs[-1].inputs if t.name not in inputs)
         kept_bytes[name] = held / of_inductor["kept"]
-    assert len(kept_bytes) >= 20 and all(alike[phase] >= 0.9 * listed[phase] for phase in listed), (alike, listed)
-    assert all(abs(share - 1) < 0.07 for share in kept_bytes.values()), kept_bytes
+    assert len(kept_bytes) >= 25 and all(alike[phase] >= 0.9 * listed[phase] for phase in listed), (alike, listed)
+    assert all(abs(share - 1) < 0.1 for share in kept_bytes.values()), kept_bytes
     assert sum(abs(share - 1) < 0.02 for share in kept_bytes.values()) >= 0.9 * len(kept_bytes), kept_bytes
