@@ -17,11 +17,12 @@ from onnxperf.fusions.inductor_attention import attention as written_out
 from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
 from onnxperf.fusions.torch_strides import Strides
 from onnxperf.graph import Graph, Note
+from onnxperf.ground.errors import UsageError
 from onnxperf.ground.releases import MOST, Release
 from onnxperf.lowering.releases import Releases
 from onnxperf.lowering.runtime import HostCosts, Runtime
 from onnxperf.passes.autocast import autocast
-from onnxperf.passes.parts import ATEN_NAME
+from onnxperf.passes.parts import ATEN_NAME, TANGENT
 from onnxperf.passes.tape import BACKWARD, ENGINE, FORWARD, PHASE, UPDATE, phase_of
 from onnxperf.runtimes.torch_eager import EAGER, NEWEST, POLICY, refused
 from op_models import Operator, Tensor
@@ -58,6 +59,9 @@ def place(
 
 def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Strides]]]) -> Graph:
     """A training step: its forward and its backward graph, each compiled by itself, and the rest as eager PyTorch."""
+    if not any(o.type == TANGENT for o in graph.operators):
+        why = "the model already has its backward pass, which torch.compile would not make its own"
+        raise UsageError(f"{why}: give --runtime torch-eager or ort-cuda")
     from onnxperf.fusions.inductor_partition import partitioned
 
     inside = [o for o in graph.operators if phase_of(o) != UPDATE and ENGINE not in o.attrs]

@@ -18,6 +18,7 @@ import onnxperf.fusions.inductor_partition as partition
 from onnxperf import Error, Prediction, predict
 from onnxperf.decide.what_if import whatif
 from onnxperf.graph import Graph, load
+from onnxperf.ground.rules import work_or_bytes
 from onnxperf.passes.step import Training
 from onnxperf.passes.tape import BACKWARD, FORWARD, UPDATE, phase_of
 from onnxperf.runtimes import RUNTIMES, run_graph
@@ -151,6 +152,36 @@ def test_a_step_is_predicted_like_others(make: Make) -> None:
 def test_what_is_not_predicted_is_said(make: Make, terms: dict[str, Any], why: str) -> None:
     with pytest.raises(Error, match=why):
         step(make(MLP, WEIGHTS), **terms)
+
+
+def test_a_backward_pass_in_a_file_is_not_compiled(make: Make) -> None:
+    model = make("(float[8,8] g, float[8,8] y) => (float[8,8] z) {z = com.microsoft.ReluGrad(g,y)}", {})
+    with pytest.raises(Error, match=r"already has its backward pass.*give runtime torch-eager or ort-cuda"):
+        step(model)
+
+
+def test_a_table_s_gradient_is_zeros_to_which_rows_are_added(make: Make) -> None:
+    graph = stepped(make("(int64[8,16] x) => (float[8,16,32] y) {e = Gather(w,x) y = Exp(e)}", {"w": (1000, 32)}))
+    assert kernels(graph, BACKWARD) == [
+        "ConstantOfShape", "poi embedding_dense_backward", "poi embedding_dense_backward_mul",
+    ]  # fmt: skip
+    *_, added = (o for o in graph.operators if o.type.startswith("torch::triton"))
+    assert added.out.shape == (1000, 32) and work_or_bytes(added)[0].bytes_written == 8 * 16 * 32 * 4
+
+
+@pytest.mark.parametrize(("channels", "listed"), [(256, ["red"]), (128, ["red", "per", "poi"])])
+def test_a_batch_norm_s_statistics_and_its_result_are_one_kernel_from_256_channels_on(
+    make: Make, channels: int, listed: list[str]
+) -> None:
+    """In NCHW, where a block adds up a channel then, and several blocks fewer channels; the loop over elements goes
+    over channels first, as the sums do.
+    """
+    text = f"""(float[8,64,64,64] x) => (float[8,{channels},64,64] y)
+               {{h = Conv<group=2>(x,w) n = BatchNormalization(h,a,a,a,a) y = Relu(n)}}"""
+    graph = stepped(make(text, {"w": (channels, 32, 1, 1), "a": (channels,)}))
+    ahead = [o for o in graph.operators if phase_of(o) == FORWARD and "batch_norm" in o.name and o.place != "free"]
+    assert [o.type.removeprefix("torch::triton_") for o in ahead if o.out.dtype == "float32"] == listed
+    assert sum(o.out.dtype == "int64" for o in ahead) == 1, "the number of batches is counted by a kernel of its own"
 
 
 @pytest.mark.slow
