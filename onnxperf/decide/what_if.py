@@ -163,7 +163,11 @@ def _fallback(now: Prediction) -> Iterator[WhatIf]:
 
 
 def _fusions(now: Prediction, run: Run) -> Iterator[WhatIf]:
-    """Fusions that nearly matched, as if the movement and elementwise kernels in their way cost nothing."""
+    """Fusions that nearly matched, as if the movement and elementwise kernels in their way cost nothing. Not of
+    training steps, where a node stands for kernels of its gradient as well, which are not in the way.
+    """
+    if now.scenario.mode == "training":
+        return
     costs = list[tuple[float, str, str, set[str]]]()
     for note in now.warnings:
         if note.code == NEAR:

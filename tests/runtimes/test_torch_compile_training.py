@@ -143,6 +143,8 @@ def test_a_step_is_predicted_like_others(make: Make) -> None:
     assert replayed.seconds < fused.seconds and tuned.seconds <= fused.seconds
     changes = {c.what for c in whatif(model, gpu="a100", runtime="torch-eager", mode="training").changes}
     assert "--runtime torch-compile" in changes
+    of_step = whatif(model, gpu="a100", runtime="torch-compile", mode="training").changes
+    assert of_step and not any(c.kind == "fusion" for c in of_step), "a node is forward and backward kernels"
 
 
 @pytest.mark.parametrize(("terms", "why"), [
