@@ -156,13 +156,18 @@ class Pointwise(NamedTuple):
 
     `spread` says that an operand is spread over axes that it lacks, so that the place of every element is computed;
     `steps` is how many a thread takes one after another, where it loops over what it reads for one element. `single`:
-    threads load and store elements one by one, not several at once as a vector.
+    threads load and store elements one by one, not several at once as a vector. `taps`: of a window that a thread goes
+    through for one element. `scaled`: by a factor and a summand of the element's channel, and `plane`: elements of a
+    channel of an image that one block takes, 0 where blocks take others.
     """
 
     elements: int
     spread: bool = False
     steps: int = 0
     single: bool = False
+    taps: int = 0
+    scaled: bool = False
+    plane: int = 0
 
 
 class Move(NamedTuple):

@@ -194,3 +194,10 @@ def factorise(op: Operator, x: Tensor) -> Work:
     count = prod(x.shape[:-2])
     each = 2 * n**3 // 3 + n if op.type == "Det" else 2 * n**3
     return work(op, Rows(count, n * n, 1), vector=count * each)
+
+
+@op("BiasRows")
+def bias_rows(op: Operator, bias: Tensor) -> Work:
+    """2 per element: a column of ones times the bias, a row, which ONNX Runtime adds a product to."""
+    size = Gemm(1, op.out.size // max(bias.size, 1), bias.size, 1)
+    return work(op, size, matrix=2 * op.out.size)

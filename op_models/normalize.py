@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from op_models.axes import Axes, aligned, broadcast, by_axis, by_pattern, by_row, numbered
+from op_models.conv import LAST
 from op_models.core import NHWC, Maybe, Operator, Pointwise, Rows, Tensor, Work, given, work
 from op_models.pointwise import FLOPS, POW, SIGMOID, SPECIAL, in_single
 from op_models.reduce import along, beyond
@@ -158,13 +159,14 @@ def batch_norm_axes(op: Operator, *, training_mode: int = 0) -> Axes:
 
 @op(NHWC + "BatchNormalization", outputs=as_first)
 @op("BatchNormalization", axes=batch_norm_axes)
-def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0) -> Work:
+def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0, memory_format: str = "") -> Work:
     """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain; in
     `training_mode` they are those of the batch: 7 per element and 7 per channel."""
     if training_mode:
         channels = x.shape[-1 if op.type.startswith(NHWC) else 1] if x.rank > 1 else 1
         return standardise(op, channels, x.size // max(channels, 1), 2)
-    return work(op, Pointwise(x.size), vector=2 * x.size)
+    last = op.type.startswith(NHWC) or memory_format == LAST
+    return work(op, Pointwise(x.size, scaled=True, plane=0 if last else prod(x.shape[2:])), vector=2 * x.size)
 
 
 def mean_variance_axes(op: Operator, x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -> Axes:

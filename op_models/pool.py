@@ -14,7 +14,7 @@ BY_CHANNEL = "N c ... -> N c ..., N c ..."  # of each image
 
 def pooled(op: Operator, taps: int, tap: int, result: int) -> Work:
     """`tap` FLOPs per tap and `result` FLOPs per output, with one thread per output."""
-    return work(op, Pointwise(op.out.size), vector=op.out.size * (taps * tap + result))
+    return work(op, Pointwise(op.out.size, taps=taps), vector=op.out.size * (taps * tap + result))
 
 
 def overall(op: Operator, x: Tensor, tap: int, result: int) -> Work:

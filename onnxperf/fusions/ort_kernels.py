@@ -1,9 +1,13 @@
-"""Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions with a bias, com.microsoft::Attention.
+"""Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions and products with a bias,
+com.microsoft::Attention.
 
 A convolution's bias is added by a separate kernel (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
 `fuse_conv_bias` is off). A FusedConv, in releases until 1.19, asks cuDNN for one fused kernel; where cuDNN has none, it
 runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc). Assumed: these
 separate kernels run, since whole models take as long with FusedConv as without (derive/conv.md).
+
+A Gemm's bias of one row is spread over the result by a product of its own, ones by bias, onto which the product is added
+(core/providers/cuda/math/gemm.cc; kernels on an H200 under 1.30).
 
 Until 1.12 attention was not fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu). Its kernels: broadcast the
 bias to all rows; the product to queries, keys and values, on top of that; transpose to separate the heads; concatenate
@@ -33,6 +37,8 @@ def apart(graph: Graph, fused: bool = True) -> Graph:
 def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
     if o.type in CONVOLUTIONS and o.place == "gpu":
         yield from _convolution(o)
+    elif o.type == "Gemm" and o.place == "gpu":
+        yield from _product(o)
     elif _usual(o):
         yield from _attention(o, fused)
     else:
@@ -55,6 +61,17 @@ def _convolution(o: Operator) -> Iterator[Operator]:
         kernel = replace(o, name=f"{o.name}#{name}", type=type, inputs=(result, *operands), outputs=(out,), version=0)
         yield replace(kernel, attrs={WITHIN: 1})
         result = out
+
+
+def _product(o: Operator) -> Iterator[Operator]:
+    """A Gemm whose bias is a row: a product of a column of ones and that row fills the result, and the product is added."""
+    bias = (*o.inputs, None, None, None)[2]
+    if bias is None or bias.size != o.out.shape[-1] or bias.shape == o.out.shape:
+        yield o
+        return
+    rows = replace(o.out, name=f"{o.name}#rows")
+    yield replace(o, name=f"{o.name}#bias", type="BiasRows", inputs=(bias,), outputs=(rows,), attrs={WITHIN: 1}, version=0)
+    yield replace(o, inputs=(*o.inputs[:2], rows))
 
 
 def _usual(o: Operator) -> bool:

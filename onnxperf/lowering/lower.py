@@ -132,7 +132,8 @@ class Kernels:
         launches, in_phase = [], {phase: costs.of(phase) for phase in PHASES}
         for k in self.rows:
             c = in_phase[k.phase]
-            launch_s = c.copy_s if k.way else (c.node_s if k.visited else 0.0) + c.launch_s
+            asked_s = c.library_s if isinstance(k.work.size, Gemm | Conv) else 0.0
+            launch_s = c.copy_s if k.way else (c.node_s if k.visited else 0.0) + c.launch_s + asked_s
             launches.append(_passing(k.skipped, c, cpu) + k.repeat * launch_s)
         return launches, _passing(self.tail, in_phase[self.last_phase], cpu)
 
@@ -270,6 +271,8 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
         )
     if runtime.policy.timed and w.pipe == "tensor_fp16":
         w = replace(w, pipe="tensor_fp16_either")
+    if runtime.policy.timed and isinstance(w.size, Pointwise):
+        w = replace(w, size=w.size._replace(taps=0, scaled=False, plane=0))
     of_onnx = "::" not in o.type and o.type not in VECTORISED
     if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))

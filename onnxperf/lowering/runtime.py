@@ -92,7 +92,8 @@ class HostCosts:
     launch, per copy it starts, and per wait for the device. `gap_s` passes on the device between two kernels.
 
     `replay_s` and `replay_gap_s` take the place of run and gap where a CUDA graph is replayed, `engine_s` that of walk
-    and node behind the forward pass, where the runtime's own engine calls; None: there it is the same.
+    and node behind the forward pass, where the runtime's own engine calls; None: there it is the same. `library_s` more
+    for a product or convolution, whose library chooses a kernel in each call.
     """
 
     run_s: float
@@ -107,6 +108,7 @@ class HostCosts:
     replay_gap_s: float
     source: str
     engine_s: float | None = None
+    library_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in (f.name for f in fields(self) if f.name != "source"):
@@ -117,7 +119,7 @@ class HostCosts:
 
     def scaled(self, factor: float) -> HostCosts:
         """The costs on a host that takes `factor` times as long; gaps between kernels are the card's own."""
-        names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s")
+        names = ("run_s", "walk_s", "node_s", "launch_s", "host_op_s", "copy_s", "sync_s", "replay_s", "library_s")
         engine_s = None if self.engine_s is None else self.engine_s * factor
         return replace(self, **{name: getattr(self, name) * factor for name in names}, engine_s=engine_s)
 

@@ -132,6 +132,8 @@ class _Placing:
                 o = replace(o, attrs={**o.attrs, "threads": prod(o.out.shape[2:])})
         elif like := next((t for t in o.present if t.shape == o.out.shape), None):
             self.strides[o.out.name] = dense(like.shape, self.of(like))
+            if o.type == "BatchNormalization" and suggests_last(x.shape, self.of(x)):
+                o = replace(o, attrs={**o.attrs, "memory_format": "channels_last"})
         self.placed.append(o)
 
     def product(self, o: Operator) -> None:

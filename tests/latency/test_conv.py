@@ -150,12 +150,18 @@ def test_a_slice_of_rows_on_tensor_cores_gives_back_the_start_that_made_it() -> 
     assert found[start] == pytest.approx(8e-6, rel=0.2)
 
 
-def test_a_depthwise_layer_is_bound_by_memory_and_grows_with_its_taps() -> None:
+def test_a_depthwise_layer_grows_with_its_taps() -> None:
     small, large = (layer(32, 256, 256, (56, 56), (t, t), groups=256) for t in (3, 31))
-    b = timed(small)
-    assert b.variant[0, 0] == "direct"
-    assert b.memory[0, 0] > b.compute[0, 0]
+    assert timed(small).variant[0, 0] == "direct"
     assert seconds(large) > 5 * seconds(small)
+
+
+def test_a_depthwise_layer_in_single_precision_waits_for_its_instructions() -> None:
+    """32 images of 144 channels took 142.9 us on an H200 under PyTorch 2.11, 3.2 times what its bytes take."""
+    w = layer(32, 144, 144, (56, 56), (3, 3), groups=144)
+    b = timed(w, gpu_specs.load("h200-sxm"))
+    assert b.compute[0, 0] > 2 * b.memory[0, 0]
+    assert b.seconds[0, 0] == pytest.approx(142.9e-6, rel=0.25)
 
 
 def of(w: Work, **changes: Any) -> Work:

@@ -147,10 +147,11 @@ def test_more_rows_never_take_less(passes: int) -> None:
 
 
 def test_short_runs_cost_more_than_a_copy() -> None:
+    """The place of an element is computed: permuted copies do 190 G elements a second on an H200, plain ones 520."""
     n = 2**24
     copy, heads, single = (Work(Move(n, run), "float32", "fp32", 4 * n, 4 * n, 0) for run in (n, 64, 1))
     for card in CARDS:
-        assert seconds(copy, card) <= seconds(heads, card) < 1.5 * seconds(copy, card)
+        assert seconds(copy, card) <= seconds(heads, card) < 2.7 * seconds(copy, card)
         assert 2 * seconds(copy, card) < seconds(single, card) < 3 * seconds(copy, card)
 
 

@@ -38,7 +38,8 @@ class MeasuredRun:
     lay in memory, None as is usual; fast_norms: timm's norms ran in float16 (`passes.with_fast_norms`); part: "" for an
     inference, else a training step (`STEP`), or which phase of it the seconds are of; optimizer: what updates the
     parameters then, from the loss of a classifier; "none": nothing, from the sum of the outputs;
-    parallel: the plan of several GPUs, "" for one; `dims` are then of the samples that one of them takes at a time.
+    parallel: the plan of several GPUs, "" for one; `dims` are then of the samples that one of them takes at a time;
+    replayed: kernels follow each other as from a CUDA graph, whatever the host takes to launch them.
     """
 
     gpu: str
@@ -61,6 +62,7 @@ class MeasuredRun:
     part: str = ""
     optimizer: str = "none"
     parallel: str = ""
+    replayed: bool = False
 
     @property
     def die(self) -> str:
@@ -82,7 +84,7 @@ class MeasuredRun:
             batch=batch * plan.parts,
             parallel=self.parallel or None,
             ort_version=self.ort_version, ort_transformers=self.transformers,
-            include_transfers=bool(self.copies), pageable=self.copies == "pageable",
+            include_transfers=bool(self.copies), pageable=self.copies == "pageable", cuda_graph=self.replayed,
             mode="training" if self.part else "inference", optimizer=self.optimizer if self.part else None,
             loss=None if self.optimizer == "none" else "cross-entropy",
         )  # fmt: skip

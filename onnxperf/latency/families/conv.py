@@ -72,7 +72,8 @@ def depthwise(works: Works, cards: Cards) -> KernelTerms:
     """
     coef = cards.constants.convolution
     outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
-    slots = np.where(works["last"] > 0, coef["slots_last"], coef["slots"])
+    quick = np.array([[w.dtype == "float16"] for w in works.each]) | (works["timed"] > 0)
+    slots = np.where(works["last"] > 0, coef["slots_last"], np.where(quick, coef["slots"], coef["slots_plain"]))
     issue_s = outputs * works["taps"] * slots / cards.issue
     compute = np.maximum(works.matrix / works.vector_rate, issue_s) * cards.compute
     again = np.where(of_direction(works, "weights") & (works["last"] == 0), works["taps"] * works.read, 0.0)
@@ -128,19 +129,26 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
     splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
     changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
-    changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], coef["late"]["rate"])
+    mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
+    late_rate = coef["late"]["rate"] * np.where(_by_older(works, s, cards), mma_share, 1.0)
+    changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], late_rate)
     bare = tensor_cores(works, product, cards.having(changed), dram_share)
-    gather = np.where(early, coef["gather"], 1.0)
+    gathers = early | ((cards.major >= 9) & (works["taps"] > 1))
+    gather = np.where(gathers, coef["gather"], 1.0)
     compute, latency = bare.compute / gather, bare.latency / gather
-    transposed, result = 1 - works["last"], np.where(s.groups > 1, coef["grouped_result"], coef["result"])
-    result = np.where((works["turned"] > 0) & ~of_direction(works, "weights"), 1.0, result)
-    turned = (2 * s.x_bytes, 2 * s.w_bytes, result * 2 * works.written)
-    transpose_s = transposed * np.asarray(sum(stream_s(x, cards) for x in turned))
-    start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), coef["late"]["start_s"])
+    transposed = (1 - works["last"]) * ~_as_it_lies(works, s, cards)
+    result = np.where(s.groups > 1, coef["grouped_result"], coef["result"])
+    whole = (works["turned"] > 0) & ~of_direction(works, "weights")
+    result = np.where(whole | (cards.major >= 9), 1.0, result)
+    turned_s = _turned_s(s.x_bytes, s.cin * s.groups, works, cards) + stream_s(2 * s.w_bytes, cards)
+    turned_s = turned_s + result * _turned_s(works.written, s.cout * s.groups, works, cards)
+    transpose_s = transposed * turned_s
+    late_s = np.where(_as_it_lies(works, s, cards) & (works["last"] == 0), 0.0, coef["late"]["start_s"])
+    start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), late_s)
     transpose_s = transpose_s + _padding_s(works, cards)
     launch = (start_s + 2 * transposed * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
-    by_groups_s = _by_groups_s(works, s, cards)
+    by_groups_s = np.maximum(_by_groups_s(works, s, cards), _gathered_s(works, s, cards) + transpose_s)
     compute, seconds = np.maximum(compute, by_groups_s), np.maximum(seconds, by_groups_s)
     detail = dict(bare.detail)
     if detail:
@@ -152,6 +160,52 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
         launches=bare.launches + 2 * transposed.astype(int), detail=detail,
     )  # fmt: skip
     return _with_padding(terms, product, s, cards)
+
+
+def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
+    """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride 1
+    and one group, which are a product of the filters and the image as it lies. From Hopper on an image of an odd number
+    of positions in 16 bits is turned.
+    """
+    plain = (works["taps"] == 1) & (works["stride"] == 1) & (s.groups == 1) & (cards.major >= 8)
+    return plain & ((cards.major == 8) | (s.out * works.width % 4 == 0))
+
+
+def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
+    """Which of these run on kernels of Ampere, with mma.sync, from Hopper on, [n, g]: where an image's positions are no
+    whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so.
+    """
+    words = s.out * works.width % 16 == 0
+    return _as_it_lies(works, s, cards) & (works["last"] == 0) & (cards.major >= 9) & ~(words & (works.width == 2))
+
+
+def _turned_s(nbytes: Array, channels: Array, works: Works, cards: Cards) -> Array:
+    """Seconds to turn an image from NCHW to NHWC or back, by squares of 32 channels and 32 positions: an element, also
+    of the channels that a square lacks, takes `turn_slots`.
+    """
+    coef = cards.constants.tensor_convolution
+    elements = nbytes / works.width * np.ceil(channels / 32) * 32 / channels
+    issue_s = elements * coef["turn_slots"] / cards.issue * cards.compute
+    return np.maximum(stream_s(2 * nbytes, cards), issue_s)
+
+
+def _gathered_s(works: Works, s: Shape, cards: Cards) -> Array:
+    """Seconds in which threads gather the image, from Ampere on, where the channels of a tap are no whole words of 16
+    bytes, or channels out fill no tile: `gather_loads` a clock and SM, each of as many channels as lie together.
+
+    Each column of tiles gathers again. Images of up to 4 channels may be padded to a word first, in a pass of its own.
+    """
+    coef, word = cards.constants.tensor_convolution, 16 / works.width
+    together = np.minimum(np.gcd(s.cin.astype(int), word.astype(int)), word)
+    narrow = (s.cout <= 32) | (together < word)
+    loads = s.images * s.out * s.k / together * np.ceil(s.cout / np.where(together < word, 32, 64))
+    rate = coef["gather_loads"] * cards.sms * cards.hz
+    seconds = loads / rate
+    padded = s.images * s.out * s.k / s.cin * np.ceil(s.cout / 64) / rate
+    padded = padded + stream_s(s.x_bytes * (1 + word / s.cin), cards)
+    seconds = np.where(s.cin <= PACKED, np.minimum(seconds, padded), seconds)
+    open_to = narrow & (works["taps"] > 1) & (s.groups == 1) & (cards.major >= 8) & of_direction(works, "forward")
+    return np.where(open_to, seconds * cards.compute, 0.0)
 
 
 def _padding_s(works: Works, cards: Cards) -> Array:
@@ -214,13 +268,17 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4. Assumed of 8-bit types in an engine: an
     image's channels, up to 4, are packed in fours, so that a step reads several taps (TensorRT's format CHW4).
     """
-    step = np.array([[sizes[0][0] for sizes in cards.nearest(coef["step_bytes"])]]) / works.width
+    step = np.array([[sizes[0][0] for sizes in cards.nearest(coef["step_bytes"])]])
+    apart = (s.groups > 1) & (cards.major >= 9) & (works["planned"] == 0)
+    step = np.where(apart, cards.constants.tensor_convolution["group_bytes"], step) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     channels = np.ceil(groups * s.cin / step) * step
     k = s.k / s.cin * channels
     packed = (works.width == 1) & (works["planned"] > 0) & (s.groups == 1) & (s.cin <= PACKED)
     k = np.where(packed, np.ceil(s.k / s.cin * PACKED / step) * step, k)
-    batch, positions, channels_out = np.ceil(s.groups / groups), s.images * s.out, groups * s.cout
+    lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & (works["planned"] == 0)
+    batch = np.where(lies, s.images, np.ceil(s.groups / groups))
+    positions, channels_out = np.where(lies, s.out, s.images * s.out), groups * s.cout
     m, n, k = np.broadcast_arrays(positions, channels_out, k)
     of_weights = of_direction(works, "weights")
     return Product(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.family import KernelFamily
@@ -20,6 +22,9 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """
     coef = cards.constants.pointwise
     each = coef["spread_slots"] * works["spread"] + coef["single_slots"] * works["single"]
+    each = each + coef["window_slots"] * (works["taps"] > 0) + coef["tap_slots"] * works["taps"]
+    of_block = coef["plane_slots"] / np.maximum(works["plane"], 1) * (works["plane"] > 0)
+    each = each + works["scaled"] * np.maximum(coef["scaled_slots"], of_block)
     slots = each * works["elements"]
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
     return elementwise(works, cards, works.bytes, slots, coef["each"], loop_s)
