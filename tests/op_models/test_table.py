@@ -497,6 +497,7 @@ TABLE = [
     Row("CumSum", [(2, 3, 4), Tensor("axis", "int32", ())], (2, 3, 4), Rows(6, 4), vector=24, version=14),
     Row("TopK", [(2, 100), i64("k", (1,), 5)], (2, 5), Rows(2, 100, 3), vector=200 * 3, version=11),
     Row("TopK", [(100, 2)], (1, 2), Rows(2, 100, 3), vector=200, version=9, attrs={"axis": 0, "k": 1}),
+    Row("BiasRows", [(48,)], (2, 3, 48), Gemm(1, 6, 48, 1), vector=2 * 288),
     Row("MaskedSoftmax", [(2, 3, 48)], (2, 3, 48), Rows(6, 48, 2, 64), vector=288 * 8 + 6 * 4),
     Row("Softmax", [()], (), Rows(1, 1, 2), vector=8 + 4, version=13),
     Row(MS + "QLinearSoftmax", [u8("a", 2, 3), (), None, ()], u8("y", 2, 3), Rows(2, 3, 2), vector=6 * 15 + 8),
