@@ -6,7 +6,7 @@ A convolution's bias is added by a separate kernel (cudnnAddTensor in core/provi
 runs the convolution, two cudnnAddTensor and a cudnnActivationForward (contrib_ops/cuda/fused_conv.cc). Assumed: these
 separate kernels run, since whole models take as long with FusedConv as without (derive/conv.md).
 
-A Gemm's bias of one row is spread over the result by a product of its own, ones by bias, onto which the product is added
+A Gemm's bias of one row is spread over the result by a product of its own, ones by bias, which the other is added to
 (core/providers/cuda/math/gemm.cc; kernels on an H200 under 1.30).
 
 Until 1.12 attention was not fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu). Its kernels: broadcast the
@@ -64,13 +64,15 @@ def _convolution(o: Operator) -> Iterator[Operator]:
 
 
 def _product(o: Operator) -> Iterator[Operator]:
-    """A Gemm whose bias is a row: a product of a column of ones and that row fills the result, and the product is added."""
+    """A Gemm whose bias is a row: ones times that row fill the result, and the product is added to it."""
     bias = (*o.inputs, None, None, None)[2]
     if bias is None or bias.size != o.out.shape[-1] or bias.shape == o.out.shape:
         yield o
         return
     rows = replace(o.out, name=f"{o.name}#rows")
-    yield replace(o, name=f"{o.name}#bias", type="BiasRows", inputs=(bias,), outputs=(rows,), attrs={WITHIN: 1}, version=0)
+    yield replace(
+        o, name=f"{o.name}#bias", type="BiasRows", inputs=(bias,), outputs=(rows,), attrs={WITHIN: 1}, version=0
+    )
     yield replace(o, inputs=(*o.inputs[:2], rows))
 
 

@@ -309,9 +309,9 @@ def under(
 
 def thinned(c: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig, int]:
     """Two decoders with few layers of a model, of which the second has one more period of its layers, and how many
-    periods the model has more than the first: layers differ in windows and experts, and repeat behind the first ones.
+    periods the model has more than the first: layers differ in what they are, and repeat behind the first ones.
     """
-    kinds = [*zip(c.windows or (0,) * c.layers, c.sparse or (False,) * c.layers, strict=True)]
+    kinds = c.blocks
     first, period = next(
         (k, p) for k in range(c.layers) for p in range(1, c.layers - k + 1)
         if p <= MOST_PERIOD and all(kinds[i] == kinds[i + p] for i in range(k, c.layers - p))
@@ -319,7 +319,7 @@ def thinned(c: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig, int]:
     periods, rest = divmod(c.layers - first, period)
 
     def cut(layers: int) -> DecoderConfig:
-        return replace(c, layers=layers, windows=c.windows[:layers], sparse=c.sparse[:layers])
+        return replace(c, blocks=c.blocks[:layers])
 
     return cut(first + 2 * period + rest), cut(first + 3 * period + rest), periods - 2
 

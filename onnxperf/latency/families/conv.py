@@ -168,7 +168,7 @@ def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
     of positions in 16 bits is turned.
     """
     plain = (works["taps"] == 1) & (works["stride"] == 1) & (s.groups == 1) & (cards.major >= 8)
-    return plain & ((cards.major == 8) | (s.out * works.width % 4 == 0))
+    return np.asarray(plain & ((cards.major == 8) | (s.out * works.width % 4 == 0)))
 
 
 def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
@@ -176,7 +176,8 @@ def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
     whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so.
     """
     words = s.out * works.width % 16 == 0
-    return _as_it_lies(works, s, cards) & (works["last"] == 0) & (cards.major >= 9) & ~(words & (works.width == 2))
+    lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & (cards.major >= 9)
+    return np.asarray(lies & ~(words & (works.width == 2)))
 
 
 def _turned_s(nbytes: Array, channels: Array, works: Works, cards: Cards) -> Array:
@@ -186,7 +187,7 @@ def _turned_s(nbytes: Array, channels: Array, works: Works, cards: Cards) -> Arr
     coef = cards.constants.tensor_convolution
     elements = nbytes / works.width * np.ceil(channels / 32) * 32 / channels
     issue_s = elements * coef["turn_slots"] / cards.issue * cards.compute
-    return np.maximum(stream_s(2 * nbytes, cards), issue_s)
+    return np.asarray(np.maximum(stream_s(2 * nbytes, cards), issue_s))
 
 
 def _gathered_s(works: Works, s: Shape, cards: Cards) -> Array:
