@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from math import inf
@@ -39,10 +39,11 @@ class Joint:
 
     operators: Sequence[Operator]
     outputs: frozenset[str]
-    maker: dict[str, int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.maker.update((t.name, i) for i, o in enumerate(self.operators) for t in o.outputs)
+    @cached_property
+    def maker(self) -> dict[str, int]:
+        """By the name of a tensor the operator that makes it."""
+        return {t.name: i for i, o in enumerate(self.operators) for t in o.outputs}
 
     @cached_property
     def users(self) -> dict[str, list[int]]:

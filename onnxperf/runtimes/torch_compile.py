@@ -72,7 +72,7 @@ def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Stride
     last = prefers_last(forward, trains=True)
     ahead, lying = compiled(forward, last)
     behind, _ = compiled(backward, False, lying=lying, first=len(ahead.operators))
-    repeat = inside[0].repeat
+    repeat = min(o.repeat for o in inside)
     after = (replace(o, attrs={**o.attrs, PHASE: BACKWARD}) for o in behind.operators)
     operators = (replace(o, repeat=repeat) for o in (*ahead.operators, *after))
     notes = (*ahead.notes, *(n for n in behind.notes if n not in graph.notes))
