@@ -265,7 +265,7 @@ def test_example_inputs_may_be_nested_and_no_tensors() -> None:
     pair = {"a": torch.ones(3, 4), "b": [np.ones((3, 4), np.float32)]}
     one = onnxperf.predict(Options(), (pair,), gpu="l4")
     assert [shape for _, shape in one.scenario.inputs] == [(3, 4), (3, 4)]
-    assert [k.op for k in one.kernels] == ["Gemm", "Add"]
+    assert [k.op for k in one.kernels] == ["BiasRows", "Gemm", "Add"]
     more = onnxperf.predict(Options(), {"pair": pair, "scale": 2.0, "more": torch.ones(3, 4)}, gpu="l4", batch=7)
     assert [shape for _, shape in more.scenario.inputs] == [(7, 4)] * 3
     assert [k.op for k in more.kernels].count("Add") == 2
