@@ -71,6 +71,11 @@ SPARSE = (
     "sparse attention (DSA) is not validated: each token attends to {:,} keys at most, chosen by one kernel whose"
     " scores stay in it, and a prompt attends to the latent cache as further tokens do"
 )
+#: Of a configuration with layers that have no keys and values of their own.
+SHARED = (
+    "{} of {} layers attend to the keys and values of another, for which ONNX Runtime has no kernel: each is predicted"
+    " as attention that writes nothing"
+)
 #: Of a configuration with layers of linear attention.
 STATES = (
     "linear attention and state spaces, {} of {} layers, are not validated: each is predicted as one kernel, of a"
@@ -264,6 +269,8 @@ def steps_of(
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
     told += [SPARSE.format(c.index_count)] if c.index_count else []
     told += [_kept_states(c)] if c.state else []
+    shared = sum(b.back > 0 for b in c.blocks)
+    told += [SHARED.format(shared, c.layers)] if shared else []
     steps = Steps(built, gpu, asked, begins, told=tuple(told))
     steps.check()
     return steps, c.positions

@@ -58,8 +58,8 @@ PUBLISHED = {
     "Gemma-2-2b": (sizes(256000, 2304, 26, 8, 4, 9216, model_type="gemma2", sliding_window=4096), 2.61),
     "Gemma-2b": (sizes(256000, 2048, 18, 8, 1, 16384, model_type="gemma"), 2.51),
     "Qwen3-30B-A3B": (
-        sizes(151936, 2048, 48, 32, 4, 6144, model_type="qwen3_moe", moe_intermediate_size=768, num_experts=128,
-              num_experts_per_tok=8), 30.5,
+        sizes(151936, 2048, 48, 32, 4, 6144, model_type="qwen3_moe", head_dim=128, moe_intermediate_size=768,
+              num_experts=128, num_experts_per_tok=8), 30.5,
     ),
     "Qwen1.5-MoE-A2.7B": (
         sizes(151936, 2048, 24, 16, 16, 5632, model_type="qwen2_moe", moe_intermediate_size=1408, num_experts=60,
@@ -106,7 +106,7 @@ PUBLISHED = {
     "Qwen2.5-72B": (sizes(152064, 8192, 80, 64, 8, 29568, model_type="qwen2"), 72.7),
     "Qwen3-32B": (sizes(151936, 5120, 64, 64, 8, 25600, model_type="qwen3"), 32.76),
     "Qwen3-235B-A22B": (
-        sizes(151936, 4096, 94, 64, 4, 12288, model_type="qwen3_moe", moe_intermediate_size=1536), 235.1,
+        sizes(151936, 4096, 94, 64, 4, 12288, model_type="qwen3_moe", head_dim=128, moe_intermediate_size=1536), 235.1,
     ),
     "Mixtral-8x22B": (sizes(32768, 6144, 56, 48, 8, 16384, model_type="mixtral"), 140.6),
     "Mistral-Nemo": (sizes(131072, 5120, 40, 32, 8, 14336, model_type="mistral", head_dim=128), 12.25),
@@ -243,6 +243,28 @@ def test_graphs_have_the_published_parameters(name: str, weights: str | None) ->
     config = config_of(given)
     model = decoder(config, dtype="float16", weights=weights)
     assert parameters(model, config) == pytest.approx(1e9 * billions, rel=0.004)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_graphs_have_the_parameters_of_transformers(name: str) -> None:
+    """Of its models without weights, for the types that it has: to a few scales that are folded into weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    given = PUBLISHED[name][0]
+    text = {"model_type": given["model_type"], **given.get("text_config", given)}
+    kind = {"kimi_k2": "deepseek_v3", "exaone": "llama", "qwen3_5": "qwen3_5_text"}.get(
+        text["model_type"], text["model_type"]
+    )
+    if kind == "deepseek" or text.get("sliding_window_pattern") == "LLLG" or "num_layers" in text:
+        pytest.skip("transformers has no such type, or does not take all names of its keys")
+    sizes = {key: value for key, value in text.items() if key not in ("model_type", "quantization_config")}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
+    count = sum(p.numel() for p in {id(p): p for p in model.parameters()}.values())
+    config = config_of(given)
+    assert parameters(decoder(config, dtype="float16"), config) == pytest.approx(count, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_a_step_reads_the_cache_of_a_layer_once_for_each_that_shares_it() -> Non
     g = onnxperf.llm(config=E2B, gpu="h100", prompt=64, output=9)
     assert g.cache_bytes_per_token == 2 * config_of(E2B).cache_elements()
     assert not any("no rule" in note for note in g.notes)
+    assert any("5 of 10 layers attend to the keys and values of another" in note for note in g.notes)
 
 
 def test_windows_bound_the_caches_of_engines_that_drop_the_rest() -> None:
