@@ -208,7 +208,7 @@ def _experts(w: Writer, c: DecoderConfig, at: str, x: str, routed: str = "") -> 
         "swiglu_fusion": int(not c.plain),
         "normalize_routing_weights": int(c.normalised),
     }
-    attrs |= {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0} if c.sinks else {}
+    attrs |= {"activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 7.0} if c.clamped else {}
     attrs |= {"expert_weight_bits": bits, "block_size": BLOCK} if bits else {}
     y = w.node(f"{MS}::{'QMoE' if bits else 'MoE'}", name, inputs if c.expert_bias else inputs[:-1], **attrs)
     if not c.shared_inner:

@@ -93,9 +93,9 @@ class DecoderConfig:
     embed_scale, residual_scale, logit_scale: factors of the embedding, of what a part adds, and of the logits;
     attention_scale: of scores; sinks: attention has a learnt logit for nothing; experts: 0 in a dense model, else each
     token takes `taken` of them, of width `expert_inner`, beside `shared_inner`; normalised: their weights add to 1;
-    shared_gate: the shared one is weighted by a gate; expert_bias: experts and their router have biases; expert_bits:
-    of their stored weights, 0 for dtype; stored_as: how a file of weights that are quantised otherwise has them, ""
-    where none are; stored: the same as data, where the format is known.
+    shared_gate: the shared one is weighted by a gate; expert_bias: experts and their router have biases; clamped: their
+    activation is gpt-oss's; expert_bits: of their stored weights, 0 for dtype; stored_as: how a file of weights that
+    are quantised otherwise has them, "" where none are; stored: the same as data, where the format is known.
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
@@ -143,6 +143,7 @@ class DecoderConfig:
     normalised: bool = True
     shared_gate: bool = False
     expert_bias: bool = False
+    clamped: bool = False
     expert_bits: int = 0
     stored_as: str = ""
     stored: Stored | None = None
@@ -268,6 +269,7 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         "qk_norm": qk_norm if qk_norm in ("head", "whole") else "head" if qk_norm else "", "sinks": keys.flag("sinks"),
         "softcap": keys.number("attn_logit_softcapping", 0.0),
         "final_softcap": keys.number("final_logit_softcapping", 0.0), "expert_bias": keys.flag("expert_bias"),
+        "clamped": keys.flag("clamped"),
         **_scales(keys, hidden, head_dim), **_stored(keys.get("quantization_config")), **_experts(keys, inner),
         **latent, "gate": keys.flag("gate"), "value_norm": keys.flag("value_norm"),
         "per_layer": keys.size("hidden_size_per_layer_input", 0, least=int(keys.get("altup_num_inputs", 1) != 1)),

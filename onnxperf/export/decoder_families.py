@@ -7,7 +7,8 @@ rotates: "windowed" where layers that see all positions rotate nothing; interlea
 local_tables: windowed layers have tables of cosines and sines of their own; scaled: the embedding by sqrt(hidden);
 value_norm: values are normed; layer_scalar: a number multiplies what a layer gives;
 qk_norm: of queries and keys, by "head" or "whole"; sinks: attention has a learnt logit for nothing;
-qkv_bias, out_bias, head_bias, expert_bias: biases of products; plain: the MLP has no gate; latent: attention is;
+clamped: the activation of experts is; qkv_bias, out_bias, head_bias, expert_bias: products have biases;
+plain: the MLP has no gate; latent: attention is;
 window: the key of the window's size; full_every: so often a layer sees all positions, as the full_first do;
 full_at: of so many layers which, the last unless it says so; others: what the others are;
 state: what linear attention is, "delta", "mamba" or "mamba2" (see decoder_states);
@@ -42,8 +43,9 @@ MAMBA = {
 #: Keys of rows that no file decides.
 STRUCTURE = frozenset({
     "norm", "placement", "position", "position_offset", "rotates", "interleaved", "local_tables", "scaled",
-    "value_norm", "layer_scalar", "sinks", "expert_bias", "plain", "latent", "window", "full_first", "full_at",
-    "others", "state", "state_norms", "single", "gate", "moe_at", "last_of_step", "shared_gate", "must", "names",
+    "value_norm", "layer_scalar", "sinks", "expert_bias", "clamped", "plain", "latent", "window", "full_first",
+    "full_at", "others", "state", "state_norms", "single", "gate", "moe_at", "last_of_step", "shared_gate", "must",
+    "names",
 })  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -94,7 +96,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1,
     },
     "gpt_oss": {
-        "head_dim": 64, "attention_bias": True, "sinks": True, "expert_bias": True, "full_every": 2,
+        "head_dim": 64, "attention_bias": True, "sinks": True, "expert_bias": True, "clamped": True, "full_every": 2,
         "sliding_window": 128, "max_position_embeddings": 131072, "num_experts": 8, "num_experts_per_tok": 2,
     },
     "llama4_text": {
