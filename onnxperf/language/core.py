@@ -24,6 +24,7 @@ from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.latency.intervals import COVERAGE
+from onnxperf.passes.plan import parse_plan
 from onnxperf.passes.precision import lacks_unit
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, Request, find
@@ -282,10 +283,13 @@ def under(
     """The runs of a decoder under a serving engine. Raises UsageError for what the engine decides itself."""
     flag = f"--engine {engine.name}"
     for term in DECIDED:
-        if asked.terms.get(term, TERMS[term].default) != TERMS[term].default:
+        value = asked.terms.get(term)
+        if value is not None and not TERMS[term].is_usual(value):
             raise UsageError(f"{flag} decides {TERMS[term].flags[0]} itself: leave it out")
     if find(gpu)[0].kind != "gpu":
         raise UsageError(f"{flag} is there for GPUs only")
+    if parse_plan(asked.terms.get("parallel"), asked.terms.get("gpus")).pp > 1:
+        raise UsageError(f"{flag} has no pipelines here: take tp, dp or ep in --parallel")
     precision = str(asked.terms.get("precision", "keep"))
     if precision not in SERVED_IN:
         raise UsageError(f"{flag} serves in {', '.join(SERVED_IN)}, not in --precision {precision}")
@@ -310,7 +314,7 @@ def under(
     steps = runs(c)
     steps.check()
     less, more, times = thinned(c)
-    few = times >= LEAST_PERIODS and steps.plan.pp == 1
+    few = times >= LEAST_PERIODS
     return replace(steps, thin=(runs(less), runs(more)), times=times) if few else steps
 
 

@@ -51,7 +51,10 @@ class Engine:
     with the product of gate and up, norms of heads with the rotation, and logits are of the last position. step_s,
     request_s: the host's part of an iteration that no kernel hides, and of each request in it; launch_s: of each kernel
     of an iteration with prompts, which no CUDA graph replays: the GPU waits where that is longer than its kernels.
-    These three and front_s are fitted to served rows of dense models on H100 and H200 (onnxperf/lab/served).
+    These three and front_s are fitted to served rows of dense models on H100 and H200 (onnxperf/lab/served), launch_s,
+    one figure for all, and routing_s to those of experts as well: what a layer of experts takes beside its products and
+    the sum, in `routing` small kernels (choice of experts, counting and sorting of tokens, activation, quantisation of
+    both products' rows, copies: as in vllm/model_executor/layers/fused_moe).
     front_s: between the end of a request and the arrival of the next at the scheduler, in a closed loop.
     """
 
@@ -72,6 +75,8 @@ class Engine:
     request_s: float = 0.0
     launch_s: float = 0.0
     front_s: float = 0.0
+    routing_s: float = 0.0
+    routing: int = 0
 
     def tokens(self, device: Device) -> int:
         """New tokens of an iteration on a card."""
@@ -86,14 +91,14 @@ ENGINES: Mapping[str, Engine] = {
     "vllm": Engine(
         "vllm", "vLLM", budget=8192, small_budget=2048, large_bytes=70 * GIB, memory=0.9, block=16, joined=True,
         reduce=Reduce(((8, 5.0e-6), (9, 4.2e-6), (10, 7.1e-6)), 0.08e-6, 0.53, 0.76e-6),
-        step_s=0.5e-3, request_s=20e-6, launch_s=0.0, front_s=10e-3,
+        step_s=0.5e-3, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=25e-6, routing=7,
     ),
     # SGLang 0.5. python/sglang/srt/server_args.py: chunked_prefill_size 2048 below 35 GB, 8192 below 160 GB,
     # mem_fraction_static some 0.88, page_size 1, enable_mixed_chunk off, so that prompts go before decode steps.
     "sglang": Engine(
         "sglang", "SGLang", budget=8192, small_budget=2048, large_bytes=35 * GIB, mixed=False, memory=0.88, joined=True,
         reduce=Reduce(((8, 5.2e-6), (9, 4.2e-6), (10, 7.2e-6)), 0.07e-6, 0.58, 1.1e-6),
-        step_s=0.0, request_s=20e-6, launch_s=40e-6, front_s=10e-3,
+        step_s=0.0, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=25e-6, routing=7,
     ),
     # TensorRT-LLM 1.0. tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, enable_chunked_prefill off, so that
     # prompts stay whole, KvCacheConfig.free_gpu_memory_fraction 0.9, tokens_per_block 32; its all-reduce has the
@@ -102,6 +107,6 @@ ENGINES: Mapping[str, Engine] = {
         "trtllm", "TensorRT-LLM", budget=8192, small_budget=8192, whole=True, cache=0.9, block=32, joined=True,
         norms=True,
         reduce=Reduce(((8, 4.5e-6), (9, 3.0e-6), (10, 4.7e-6)), 0.07e-6, 0.60, 14e-6),
-        step_s=0.5e-3, request_s=5e-6, launch_s=40e-6, front_s=20e-3,
+        step_s=0.5e-3, request_s=5e-6, launch_s=60e-6, front_s=20e-3, routing_s=25e-6, routing=7,
     ),
 }  # fmt: skip

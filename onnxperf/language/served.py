@@ -39,8 +39,9 @@ def bare(run: Run, engine: Engine, stored: Stored | None) -> Bare:
         return Bare(outline(run), len(run.kernels.rows))
     placed = quantised(joined(run.run_graph), stored, run.devices[0])
     run = replace(run, placed=placed, scenario=replace(run.scenario, cuda_graph=True))
-    o = outline(run)
-    return Bare(_taking(o, o.seconds - _saved(run, engine)), len(run.kernels.rows))
+    o, layers = outline(run), sum(k.op in EXPERTS for k in run.kernels.rows)
+    seconds = o.seconds - _saved(run, engine) + layers * engine.routing_s
+    return Bare(_taking(o, seconds), len(run.kernels.rows) + layers * engine.routing)
 
 
 def grown(less: Bare, more: Bare, times: int) -> Bare:

@@ -29,6 +29,10 @@ ASSUMED = (
     "the prompts of an iteration share its products, and each attends to itself alone;"
     " logits are of every position unless --prune-lm-head",
 )
+UNDER_ENGINE = (
+    "requests: a simulation of the engine's scheduler, in which a request is admitted once the cache has room for all"
+    " of its tokens; prefix caching finds nothing",
+)
 TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
 CURVE = (
@@ -57,7 +61,8 @@ def show(out: Console, g: Generation) -> None:
         put(out, [curve_sheet(g.curve)])
     elif g.service is not None:
         put(out, [service_sheet(g.service)])
-    put_notes(out, (*g.notes, *(ASSUMED if g.service is not None else ())))
+    assumed = ASSUMED if g.engine == USUAL_ENGINE else UNDER_ENGINE
+    put_notes(out, (*g.notes, *(assumed if g.service is not None else ())))
 
 
 def service_sheet(s: Service) -> Sheet:

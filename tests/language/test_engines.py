@@ -184,6 +184,21 @@ def test_the_host_takes_its_part() -> None:
     assert steps.at(1, 16, 0).seconds == pytest.approx(launched + e.step_s + e.request_s)
 
 
+def test_layers_of_experts() -> None:
+    """One all-reduce for the shared and the other experts; what their products write is read; routing takes time."""
+    steps = replace(runs(EXPERTS, parallel="tp=2"), thin=None)
+    run = steps._run(1, 256, 0)
+    before, after = run.run_graph, joined(run.run_graph)
+    count = [[o.type for o in g.operators].count("nccl::AllReduce") for g in (before, after)]
+    assert count[0] - count[1] == 11
+    sums = [o for o in after.operators if o.name.endswith("/moe#sum")]
+    assert len(sums) == 11 and {o.present[0].shape for o in sums} == {(256 * 4, 3 * 256 + 2048)}
+    idle = replace(steps.engine, routing_s=0.0, routing=0)
+    with_routing, without = bare(run, steps.engine, None), bare(run, idle, None)
+    assert with_routing.outline.seconds - without.outline.seconds == pytest.approx(11 * steps.engine.routing_s)
+    assert with_routing.launches - without.launches == 11 * steps.engine.routing
+
+
 def test_closed_loops_stay_in_step_where_prompts_go_first() -> None:
     lengths = Lengths(2048, 256)
     outputs = [traffic(lengths, None, None, None, None, 0, 8, ENGINES[n])[0].outputs for n in ("vllm", "sglang")]
@@ -195,12 +210,13 @@ def test_closed_loops_stay_in_step_where_prompts_go_first() -> None:
     [
         ({"runtime": "tensorrt"}, "decides --runtime itself"), ({"cuda_graph": True}, "decides --cuda-graph itself"),
         ({"precision": "int8"}, "serves in keep, bf16, fp16, fp8"),
+        ({"parallel": "pp=2"}, "has no pipelines here"),
         ({"engine": "tgi"}, "unknown engine 'tgi': it is one of"), ({"model": b"x", "config": None}, "needs --config"),
     ],
 )  # fmt: skip
 def test_what_an_engine_does_not_take(asked: dict[str, Any], says: str) -> None:
     asked = {"config": LLAMA, "gpu": "h100", "engine": "vllm", "model": None, **asked}
-    terms = {k: asked.pop(k) for k in ("runtime", "cuda_graph", "precision") if k in asked}
+    terms = {k: asked.pop(k) for k in ("runtime", "cuda_graph", "precision", "parallel") if k in asked}
     with pytest.raises(UsageError, match=says):
         steps_of(asked["model"], asked["gpu"], Request(b"", terms=terms), asked["config"], engine=asked["engine"])
 

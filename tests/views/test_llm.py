@@ -33,7 +33,10 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests at 2/s" in out
     code, out, err = onnxperf_cli(*given, "--batch", "1", "--concurrency", "1,4", "--output", "8")
     assert (code, err) == (0, "") and "closed loop, prompts 64, outputs 8" in out and "tokens/s/GPU" in out
+    code, out, err = onnxperf_cli(*given, "--engine", "vllm", "--precision", "fp8", "--batch", "1")
+    assert (code, err) == (0, "") and "vllm · fp8" in out
     for wrong, says in (
+        (("--engine", "vllm", "--runtime", "tensorrt"), "decides --runtime itself"),
         (("--qps", "2", "--concurrency", "2"), "leave one out"), (("--concurrency", "0"), "not a list"),
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "need --qps"),
         (("--batch", "4..2"), "ends before it starts"), (("--mode", "training"), "No such option"),

@@ -15,8 +15,9 @@ from onnxperf.language.serving import Service
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 ROW = {
     "id": "one", "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B-Instruct", "system": "h100_sxm",
-    "mode": "agg", "precision": "fp8", "isl": "512", "osl": "64", "gemm_quant_mode": "fp8", "batch_size": "4.0", "tp_size": "2.0",
-    "pp_size": "1", "moe_tp_size": "", "moe_ep_size": "0", "silicon_ttft_ms": "50", "silicon_tpot_ms": "5",
+    "mode": "agg", "precision": "fp8", "isl": "512", "osl": "64", "gemm_quant_mode": "fp8", "batch_size": "4.0",
+    "tp_size": "2.0", "pp_size": "1", "moe_tp_size": "", "moe_ep_size": "0", "silicon_ttft_ms": "50",
+    "silicon_tpot_ms": "5",
 }  # fmt: skip
 
 
