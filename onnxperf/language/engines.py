@@ -91,14 +91,14 @@ ENGINES: Mapping[str, Engine] = {
     "vllm": Engine(
         "vllm", "vLLM", budget=8192, small_budget=2048, large_bytes=70 * GIB, memory=0.9, block=16, joined=True,
         reduce=Reduce(((8, 5.0e-6), (9, 4.2e-6), (10, 7.1e-6)), 0.08e-6, 0.53, 0.76e-6),
-        step_s=0.5e-3, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=25e-6, routing=7,
+        step_s=0.5e-3, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=20e-6, routing=5,
     ),
     # SGLang 0.5. python/sglang/srt/server_args.py: chunked_prefill_size 2048 below 35 GB, 8192 below 160 GB,
     # mem_fraction_static some 0.88, page_size 1, enable_mixed_chunk off, so that prompts go before decode steps.
     "sglang": Engine(
         "sglang", "SGLang", budget=8192, small_budget=2048, large_bytes=35 * GIB, mixed=False, memory=0.88, joined=True,
         reduce=Reduce(((8, 5.2e-6), (9, 4.2e-6), (10, 7.2e-6)), 0.07e-6, 0.58, 1.1e-6),
-        step_s=0.0, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=25e-6, routing=7,
+        step_s=0.0, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=20e-6, routing=5,
     ),
     # TensorRT-LLM 1.0. tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, enable_chunked_prefill off, so that
     # prompts stay whole, KvCacheConfig.free_gpu_memory_fraction 0.9, tokens_per_block 32; its all-reduce has the
@@ -107,6 +107,6 @@ ENGINES: Mapping[str, Engine] = {
         "trtllm", "TensorRT-LLM", budget=8192, small_budget=8192, whole=True, cache=0.9, block=32, joined=True,
         norms=True,
         reduce=Reduce(((8, 4.5e-6), (9, 3.0e-6), (10, 4.7e-6)), 0.07e-6, 0.60, 14e-6),
-        step_s=0.5e-3, request_s=5e-6, launch_s=60e-6, front_s=20e-3, routing_s=25e-6, routing=7,
+        step_s=0.5e-3, request_s=5e-6, launch_s=60e-6, front_s=20e-3, routing_s=20e-6, routing=5,
     ),
 }  # fmt: skip

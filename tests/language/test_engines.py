@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from onnxperf.ground.names import ENGINES as NAMES
 from onnxperf.language.core import steps_of, thinned, traffic
 from onnxperf.language.engines import ENGINES
 from onnxperf.language.generation import Lengths
-from onnxperf.language.served import bare, joined
+from onnxperf.language.served import ERRORS, bare, joined
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request, find
 from onnxperf.running.terms import as_terms
@@ -172,6 +173,15 @@ def test_small_messages_take_the_engines_all_reduce() -> None:
     assert bare(alone._run(8, 1, 100), alone.engine, None) == bare(
         alone._run(8, 1, 100), replace(alone.engine, reduce=None), None
     )
+
+
+def test_ranges_are_those_of_served_rows() -> None:
+    """Of dense models and of experts, whatever the precision."""
+    for config, width in ((LLAMA, ERRORS[False]), (EXPERTS, ERRORS[True])):
+        for precision in ("bf16", "fp8"):
+            o = runs(config, precision=precision).at(8, 1, 500)
+            assert o.high_seconds / o.seconds == pytest.approx(exp(width))
+            assert exp(-width) <= o.low_seconds / o.seconds * 1.001 < 1.001
 
 
 def test_the_host_takes_its_part() -> None:
