@@ -491,7 +491,7 @@ def _stored(quantised: Any) -> dict[str, Any]:
     """How weights are stored in a file whose configuration says that they are quantised."""
     how = quantised.get("quant_method") if isinstance(quantised, Mapping) else quantised
     if how == "mxfp4":  # of experts alone
-        return {"expert_bits": 4}
+        return {"expert_bits": 4, "stored": stored(quantised)}
     return {
         "stored_as": printable(f"{how or 'quantization_config'!s:.40}") if quantised else "",
         "stored": stored(quantised),

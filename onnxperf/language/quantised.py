@@ -25,7 +25,7 @@ def quantised(graph: Graph, stored: Stored | None, device: Device) -> Graph:
 
     Where activations are quantised too, and the card has a unit for both, the product reads both in that type, and the
     kernel that quantises activations is in its time, as in the measurements its constants rest on. Else weights are
-    dequantised on the way, as by Marlin's kernels. What the graph has in few bits already stays.
+    dequantised on the way, as by Marlin's kernels. Experts that the graph has in few bits already get the scales.
     """
     if stored is None:
         return graph
@@ -36,7 +36,9 @@ def quantised(graph: Graph, stored: Stored | None, device: Device) -> Graph:
     for o in graph.operators:
         w = o.inputs[1] if o.type == PRODUCT and len(o.inputs) == 2 else None
         plain = o.type == EXPERTS or (w is not None and w.stored and w.rank == 2)
-        if not plain or stored.excludes(o.name):
+        if o.type == PACKED_EXPERTS:
+            operators.append(replace(o, inputs=tuple(t and _scale(t, stored) for t in o.inputs)))
+        elif not plain or stored.excludes(o.name):
             operators.append(o)
         elif multiplied:
             operators += _multiplied(o, dtype, stored)
@@ -59,6 +61,11 @@ def _multiplied(o: Operator, dtype: str, s: Stored) -> tuple[Operator, ...]:
 
 def _of_product(o: Operator, t: Tensor) -> bool:
     return t.stored and t.rank == (3 if o.type == EXPERTS else 2)
+
+
+def _scale(t: Tensor, s: Stored) -> Tensor:
+    """A scale of packed experts in the bits that the format has."""
+    return replace(t, dtype=f"uint{s.scale_bits}") if t.name.endswith(".scales") else t
 
 
 def _scales(t: Tensor, s: Stored) -> Tensor:

@@ -141,6 +141,30 @@ def test_weights_are_stored_as_the_configuration_says(config: dict[str, Any], bi
     assert runs(config, gpu=gpu).at(1, 1, 10).memory.weights_bytes == pytest.approx(expected, rel=0.01)
 
 
+GPT_OSS = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088, "num_experts_per_tok": 4, "attention_bias": True,
+    "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"},
+}  # fmt: skip
+QWEN_7B = {
+    "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "torch_dtype": "float16",
+    "quantization_config": AWQ,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "published"),
+    [
+        ({**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128}, 60.8 * 2**30),  # arXiv:2508.10925, table 1
+        ({**GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32}, 12.8 * 2**30),
+        (QWEN_7B, 5.57e9),  # the two files of Qwen/Qwen2.5-7B-Instruct-AWQ
+    ],
+)
+def test_checkpoints_have_their_published_bytes(config: dict[str, Any], published: float) -> None:
+    assert runs(config).at(1, 1, 10).memory.weights_bytes == pytest.approx(published, rel=0.01)
+
+
 def test_fp8_reads_half_and_leaves_the_head_and_attention() -> None:
     """Products read 8 bits at 8 bits' rate, without a kernel that quantises; lm_head and attention have 16."""
     steps = replace(runs(LLAMA, precision="fp8"), thin=None)

@@ -6,8 +6,8 @@ share their GPUs: vLLM, SGLang and TensorRT-LLM at a constant number of requests
 and outputs from 0.8 to 1 of what a row says), prefix caches that hit, warm-up; expert parallelism and attention that is
 divided by requests are taken as tensor parallelism on at most 8 GPUs.
 
-Fitted to these rows of dense models: step_s, request_s, launch_s and front_s of each engine, and SPREAD. Nothing is
-fitted to those of mixtures of experts.
+Fitted to these rows: step_s, request_s, launch_s and front_s of each engine and SPREAD to those of dense models;
+launch_s, one figure for all engines, and routing_s to those of mixtures of experts as well.
 """
 
 from __future__ import annotations
