@@ -8,7 +8,7 @@ utils/quantization_config.py; compressed_tensors/quantization/quant_args.py; mod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,7 +29,8 @@ class Stored:
     method: as the file names it; bits: of a weight, in floating point where `floats`; block: weights that share a
     scale, 0 for a channel or a tensor; scale_bits: of a scale and what goes with it, such as a zero point;
     activations: fp8, int8, fp4 where these are quantised too, "" where weights are dequantised on the way; excluded:
-    names of modules that keep 16 bits, with * for anything.
+    names of modules that keep 16 bits, with * for anything; cache: fp8 where keys and values are kept so, "" where the
+    file says nothing of them.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Stored:
     scale_bits: int = 16
     activations: str = ""
     excluded: tuple[str, ...] = ()
+    cache: str = ""
 
     def excludes(self, node: str) -> bool:
         """Whether the product of a node of the graph keeps 16 bits."""
@@ -59,14 +61,37 @@ def module(node: str) -> str:
 
 
 def stored(quantised: Any, where: str = "config.json") -> Stored | None:
+    """The format that a `quantization_config` says, of weights and of keys and values, None where it says none that is
+    known. Raises UsageError where a size in it can't be.
+    """
+    form = _weights(quantised, where)
+    return form and replace(form, cache=_cache(quantised))
+
+
+def _cache(quantised: Mapping[str, Any]) -> str:
+    """How keys and values are kept: modelopt names an algorithm, compressed-tensors a scheme."""
+    q = _inner(quantised)
+    scheme = q.get("kv_cache_scheme")
+    floats = isinstance(scheme, Mapping) and (scheme.get("num_bits"), scheme.get("type")) == (8, "float")
+    return "fp8" if floats or str(q.get("kv_cache_quant_algo")).upper() == "FP8" else ""
+
+
+def _inner(quantised: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a configuration says: hf_quant_config.json has it one deeper."""
+    deeper = quantised.get("quantization")
+    return deeper if isinstance(deeper, Mapping) else quantised
+
+
+def _weights(quantised: Any, where: str) -> Stored | None:
     """The format that a `quantization_config` says, None where there is none or it is not one of those above.
 
     Raises UsageError where a size in it can't be.
     """
     if not isinstance(quantised, Mapping):
         return None
-    q = dict(quantised.get("quantization") or quantised)  # hf_quant_config.json has it one deeper
-    method = str(quantised.get("quant_method") or (quantised.get("producer") or {}).get("name") or "").lower()
+    q, producer = _inner(quantised), quantised.get("producer")
+    maker = producer.get("name") if isinstance(producer, Mapping) else None
+    method = str(quantised.get("quant_method") or maker or "").lower()
     algorithm = str(q.get("quant_algo") or "").upper()
     names = (q.get(key) for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers"))
     excluded = tuple(_pattern(n) for each in names if isinstance(each, (list, tuple)) for n in each)

@@ -297,6 +297,7 @@ def under(
     dtype = BUILT_AS.get(precision, half)
     stored = {"keep": c.stored, "fp8": FP8}.get(precision)
     stored = WEIGHTS_ONLY[weights] if weights is not None else stored
+    cache = cache or (stored.cache if stored else "") or None
     told = [ENGINE.format(engine.title)]
     told += [STORED.format(c.stored_as, dtype)] if c.stored_as and stored is None else []
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == half else []

@@ -43,7 +43,17 @@ def compressed(weights: Any, inputs: Any, *ignore: str) -> dict[str, Any]:
             {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
             Stored("fp8", 8, True, 0, 32, "fp8", ("lm_head",)),
         ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+            Stored("fp8", 8, True, 0, 32, "fp8", cache="fp8"),
+        ),
+        (
+            {**compressed(FLOATS8, FLOATS8), "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+            Stored("compressed-tensors", 8, True, 0, 16, "fp8", cache="fp8"),
+        ),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, None), ({}, None), (None, None), ("fp8", None),
+        ({"quantization": "x", "producer": "y", "config_groups": 3, "ignore": {}}, None),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 3}}}, None),
     ],
 )  # fmt: skip
 def test_formats(configuration: Any, expected: Stored | None) -> None:

@@ -165,6 +165,13 @@ def test_checkpoints_have_their_published_bytes(config: dict[str, Any], publishe
     assert runs(config).at(1, 1, 10).memory.weights_bytes == pytest.approx(published, rel=0.01)
 
 
+def test_keys_and_values_are_kept_as_the_configuration_says() -> None:
+    """Checkpoints of modelopt in FP8 keep them in 8 bits, half of what the activations have."""
+    modelopt = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+    halved = runs({**LLAMA, "quantization_config": modelopt})
+    assert runs(LLAMA, precision="fp8").cache_bytes_per_token() == 2 * halved.cache_bytes_per_token()
+
+
 def test_fp8_reads_half_and_leaves_the_head_and_attention() -> None:
     """Products read 8 bits at 8 bits' rate, without a kernel that quantises; lm_head and attention have 16."""
     steps = replace(runs(LLAMA, precision="fp8"), thin=None)
