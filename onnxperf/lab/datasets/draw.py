@@ -37,7 +37,7 @@ def draw(source: Path, to: Path) -> None:
             records = [r for r in read(full / name, columns) if any(m.drawn(r) for m in of_file)]
             _write(sample / name, records)
             m = of_file[0]
-            for graph in {r[m.graph] for r in records} if m.graph else ():
+            for graph in {r[m.graph] for r in records} - {""} if m.graph else ():
                 (sample / graph).parent.mkdir(exist_ok=True)
                 (sample / graph).write_bytes((full / graph).read_bytes())
 

@@ -163,9 +163,9 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
 
 
 def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
-    """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride 1
-    and one group, which are a product of the filters and the image as it lies. From Hopper on an image of an odd number
-    of positions in 16 bits is turned.
+    """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride
+    1 and one group, which are a product of the filters and the image as it lies. From Hopper on an image of an odd
+    number of positions in 16 bits is turned.
     """
     plain = (works["taps"] == 1) & (works["stride"] == 1) & (s.groups == 1) & (cards.major >= 8)
     return np.asarray(plain & ((cards.major == 8) | (s.out * works.width % 4 == 0)))

@@ -53,7 +53,7 @@ def _heading(run: MeasuredRun) -> str:
 
 
 DATASET = Dataset(
-    "h200", 60,
+    "h200", 90,
     models=(
         Models(
             FILE, COLUMNS, "kernels of models on H200", "Kernels of whole models on an H200, by runtime and precision",
