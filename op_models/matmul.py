@@ -198,8 +198,6 @@ def factorise(op: Operator, x: Tensor) -> Work:
 
 @op("BiasRows")
 def bias_rows(op: Operator, bias: Tensor) -> Work:
-    """2 vector FLOPs per element: a column of ones times the bias, a row, which a product is added to. Nothing of the
-    model asks for it, so that its FLOPs count as those of a bias do.
-    """
+    """2 per element: a column of ones times the bias, a row, which a product is added to; no FLOPs of a product."""
     size = Gemm(1, op.out.size // max(bias.size, 1), bias.size, 1)
     return work(op, size, vector=2 * op.out.size)

@@ -66,7 +66,7 @@ def _convolution(o: Operator) -> Iterator[Operator]:
 def _product(o: Operator) -> Iterator[Operator]:
     """A Gemm whose bias is a row: ones times that row fill the result, and the product is added to it."""
     bias = (*o.inputs, None, None, None)[2]
-    if bias is None or bias.size != o.out.shape[-1] or bias.shape == o.out.shape:
+    if bias is None or bias.size != o.out.shape[-1]:
         yield o
         return
     rows = replace(o.out, name=f"{o.name}#rows")

@@ -101,6 +101,11 @@ def binary(draw: Draw) -> Case:
     return Case([shape, shape[-1:]], [shape])
 
 
+def bias_rows(draw: Draw) -> Case:
+    shape = dims(draw, 1)
+    return Case([shape[-1:]], [shape])
+
+
 def only_type(draw: Draw) -> Case:
     return Case([dims(draw), dims(draw)], [()], partial=True)
 
@@ -784,6 +789,7 @@ CASES: dict[str, Callable[[Draw], Case]] = {
     **dict.fromkeys((MS + "BiasAdd", MS + "FastGelu", MS + "QuickGelu"), pointwise),
     **dict.fromkeys(("Pow", MS + "BiasDropout"), binary),
     **dict.fromkeys(("torch::triton_poi", "torch::triton_per", "torch::triton_red"), loops),
+    "BiasRows": bias_rows,
     "CastLike": only_type,
     **dict.fromkeys(
         ("torch::roll", "Softmax", "MaskedSoftmax", "LogSoftmax", "Hardmax", "LpNormalization"), along_axis

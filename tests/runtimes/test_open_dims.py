@@ -41,7 +41,7 @@ HALVES = "(float[b,s,4] x) => (float[b,2,s,1] y, float[b,2,s,1] z) "
 #: A graph, its operators in a session with open dimensions, and in one with fixed dimensions.
 CASES = {
     "stack of matrices": (
-        STACK + "{r=Relu(x) m=MatMul(r,w) y=Add(m,h)}", "Add:1 MatMul:1 Relu:1", "Gemm:1 Relu:1",
+        STACK + "{r=Relu(x) m=MatMul(r,w) y=Add(m,h)}", "Add:1 MatMul:1 Relu:1", "BiasRows:1 Gemm:1 Relu:1",
     ),
     "residual": (
         STACK + "{r=Relu(x) a=Add(r,z) y=LayerNormalization(a,g)}",

@@ -1,7 +1,7 @@
 """Whole models on an H200 under ONNX Runtime 1.30 and PyTorch 2.11, from `h200/runs.csv`, measured for this project.
 
 A row has the sum of the times of a run's kernels, as CUPTI tells them, the median of three runs: `kernels_us`. Replayed
-from a CUDA graph, the same kernels take as long as that sum, within 5% for nine of eleven networks. So the runs are
+from a CUDA graph, the same kernels take as long as that sum, within 5% for seven of eight networks. So the runs are
 scored as replayed from a graph, whatever the host takes. `run_us` is what a run took in all, with the host, where the
 machine did nothing beside it. Nothing is derived from these rows; what was chosen with sight of them: derive/hopper.md.
 `kernels.csv.gz` has every kernel of eager PyTorch by its operator, shapes and arguments.
