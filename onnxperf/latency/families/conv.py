@@ -66,7 +66,8 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
 def depthwise(works: Works, cards: Cards) -> KernelTerms:
     """pnorm(issue time, traffic) + launch, with one thread for each output.
 
-    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC. For the
+    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC,
+    `slots_plain` in NCHW in other types than FP16, but for an engine, which times kernels. For the
     gradient of weights in NCHW a block sums one tap of one channel, so that L2 serves image and gradient for each tap
     (ATen/native/cuda/DepthwiseConv2d.cu, conv_depthwise2d_grad_weight_kernel).
     """

@@ -17,8 +17,9 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
-    takes `spread_slots` where its places are computed, `single_slots` where it is loaded by itself. A thread that loops
-    waits `loop_clocks` for each of its steps.
+    takes `spread_slots` where its places are computed, `single_slots` where it is loaded by itself, `window_slots` and
+    `tap_slots` for each tap where it is made of a window; where its channel scales it `scaled_slots`, but a block of
+    one channel and image no less than `plane_slots`. A thread that loops waits `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
     each = coef["spread_slots"] * works["spread"] + coef["single_slots"] * works["single"]
