@@ -34,13 +34,15 @@ def of_one_group(pattern: str) -> Callable[..., Axes]:
 def conv(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, z: Maybe = None, *, group: int = 1,
     strides: Sequence[int] | None = None, activation: str = "", channels_last: int = 0, memory_format: str = "",
+    native: int = 0,
 ) -> Work:  # fmt: skip
     """2 N Cout OH OW (Cin/group) KH KW; vector: bias, residual, activation and requantisation, once per output."""
     # channels are the last axis of ONNX Runtime's NHWC operators; under PyTorch's memory_format, of memory alone
     last = bool(channels_last) or "::Nhwc" in op.type or op.type.startswith(NHWC)
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     cin, stride = x.shape[-1 if last else 1], prod(strides or (1,))
-    size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last or memory_format == LAST)
+    last = last or memory_format == LAST
+    size = Conv(x.shape[0], cin, w.shape[0], out, taps, group, stride, last=last, native=bool(native))
     after = given(b, z) + activated(activation) + REQUANTISE * ("QLinear" in op.type)
     seen = prod(min(1.0, side / max(step, 1)) for side, step in zip(w.shape[2:], strides or (), strict=False))
     read = {0: ceil(x.size * seen)}  # strides wider than the kernel skip the rest
@@ -67,13 +69,14 @@ def transposed(
 @op("com.microsoft::ConvTransposeWithDynamicPads", inputs=(0, 1, 3), outputs=transposed)
 def conv_transpose(
     op: Operator, x: Tensor, w: Tensor, b: Maybe = None, *, group: int = 1, strides: Sequence[int] | None = None,
-    memory_format: str = "",
+    memory_format: str = "", native: int = 0,
 ) -> Work:  # fmt: skip
     """2 N Cin H W (Cout/group) KH KW: every input element is multiplied by every tap; vector: the bias."""
     last = op.type.startswith(NHWC)
     taps, out = prod(w.shape[2:]), prod(op.out.shape[1:-1] if last else op.out.shape[2:])
     cin, cout, stride = x.shape[-1 if last else 1], w.shape[1] * group, prod(strides or (1,))
-    size = Conv(x.shape[0], cin, cout, out, taps, group, stride, "transpose", last or memory_format == LAST)
+    last = last or memory_format == LAST
+    size = Conv(x.shape[0], cin, cout, out, taps, group, stride, "transpose", last, native=bool(native))
     return work(op, size, matrix=2 * x.size * w.shape[1] * taps, vector=op.out.size * given(b))
 
 

@@ -102,7 +102,10 @@ class Operator:
 
 
 class Gemm(NamedTuple):
-    """C[batch, m, n] = A[batch, m, k] B[batch, k, n]; `ta`, `tb` say which operand is stored transposed."""
+    """C[batch, m, n] = A[batch, m, k] B[batch, k, n]; `ta`, `tb` say which operand is stored transposed.
+
+    `padded`: a compiler pads sides that are no whole words of memory, where that is faster.
+    """
 
     batch: int
     m: int
@@ -110,6 +113,7 @@ class Gemm(NamedTuple):
     k: int
     ta: bool = False
     tb: bool = False
+    padded: bool = False
 
 
 class Conv(NamedTuple):
@@ -118,7 +122,8 @@ class Conv(NamedTuple):
     `out` is the number of output positions per image and channel, `taps` that of kernel elements, `stride` the product
     of the strides; `last` says that channels are the last axis of image and result, `planned` that all a kernel needs
     beside its operands was made before the run, `timed` that it is the fastest of many that a builder has timed,
-    `turned` that a kernel of its own turns the result round where channels don't lie last.
+    `turned` that a kernel of its own turns the result round where channels don't lie last, `native` that it runs on the
+    framework's own depthwise kernels.
     """
 
     images: int
@@ -133,6 +138,7 @@ class Conv(NamedTuple):
     planned: bool = False
     timed: bool = False
     turned: bool = False
+    native: bool = False
 
 
 IN_REGISTERS = 1024  # elements of a row that softmax keeps in the registers of one warp (PyTorch, ONNX Runtime)
@@ -142,13 +148,16 @@ class Rows(NamedTuple):
     """A reduction along rows of `width` elements: softmax, normalisation, reduce.
 
     `passes` is how often a row is swept beyond the first time. `block` is the number of threads per row where the
-    runtime's own kernel has one thread per element, else 0.
+    runtime's own kernel has one thread per element, else 0. `run` is how many elements of a row lie next to each other,
+    where kernels depend on that, else 0: 1 of a column, a plane's in a channel of images, whose rows are taken by
+    PyTorch's and cuDNN's kernels for them; `block` is then how many elements of a column a block takes at a time.
     """
 
     rows: int
     width: int
     passes: int = 0
     block: int = 0
+    run: int = 0
 
 
 class Pointwise(NamedTuple):
@@ -158,7 +167,8 @@ class Pointwise(NamedTuple):
     `steps` is how many a thread takes one after another, where it loops over what it reads for one element. `single`:
     threads load and store elements one by one, not several at once as a vector. `taps`: of a window that a thread goes
     through for one element. `scaled`: by a factor and a summand of the element's channel, and `plane`: elements of a
-    channel of an image that one block takes, 0 where blocks take others.
+    channel of an image that one block takes, 0 where blocks take others. `switched`: each load asks for the type that
+    is stored before it converts.
     """
 
     elements: int
@@ -168,6 +178,7 @@ class Pointwise(NamedTuple):
     taps: int = 0
     scaled: bool = False
     plane: int = 0
+    switched: bool = False
 
 
 class Move(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from op_models.attention import attention
 from op_models.conv import LAST
@@ -59,13 +59,15 @@ def dropout(op: Operator, x: Tensor) -> Work:
 @op("torch::convolution_weight_gradient")
 def weight_gradient(
     op: Operator, grad: Tensor, x: Tensor, *, group: int = 1, strides: Sequence[int] | None = None, transposed: int = 0,
-    memory_format: str = "",
+    memory_format: str = "", native: int = 0,
 ) -> Work:  # fmt: skip
     """As many FLOPs as the convolution itself: every tap of every weight is summed over all positions and images."""
     image, result = (grad, x) if transposed else (x, grad)
     taps, out, stride = prod(op.out.shape[2:]), prod(result.shape[2:]), prod(strides or (1,))
     last = memory_format == LAST
-    size = Conv(image.shape[0], image.shape[1], result.shape[1], out, taps, group, stride, "weights", last)
+    size = Conv(
+        image.shape[0], image.shape[1], result.shape[1], out, taps, group, stride, "weights", last, native=bool(native)
+    )
     return work(op, size, matrix=2 * result.size * (image.shape[1] // max(group, 1)) * taps)
 
 
@@ -102,9 +104,9 @@ def norm_gradient(op: Operator, grad: Tensor, x: Tensor, *, axis: int = -1) -> W
 
 @op("torch::layer_norm_weight_gradient")
 def norm_weight_gradient(op: Operator, grad: Tensor, x: Tensor) -> Work:
-    """Gradients of scale and bias: each column is summed over all rows."""
+    """Gradients of scale and bias: each column is summed over all rows, of which a block takes 32 at a time."""
     columns = max(op.out.size, 1)
-    return work(op, Rows(columns, x.size // columns), vector=x.size * 4)
+    return work(op, Rows(columns, x.size // columns, block=32, run=1), vector=x.size * 4)
 
 
 @op("torch::group_norm_backward")
@@ -115,10 +117,16 @@ def group_gradient(op: Operator, grad: Tensor, x: Tensor, *, num_groups: int = 1
 
 @op("com.microsoft::BatchNormalizationGrad", outputs=of_operands)
 @op("torch::batch_norm_backward")
-def batch_norm_gradient(op: Operator, grad: Tensor, x: Tensor) -> Work:
+def batch_norm_gradient(op: Operator, grad: Tensor, x: Tensor, *, memory_format: str = "") -> Work:
     """Two sums over each channel, then each element."""
-    channels = x.shape[1] if x.rank > 1 else 1
-    return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 9)
+    return work(op, channels(x, memory_format), vector=x.size * 9)
+
+
+def channels(x: Tensor, memory_format: str) -> Rows:
+    """A row for each channel, in two sweeps."""
+    number = x.shape[1] if x.rank > 1 else 1
+    run = 1 if memory_format == LAST else max(prod(x.shape[2:]), 1)
+    return Rows(number, x.size // max(number, 1), 1, run=run)
 
 
 def normalised_and_statistics(x: Tensor, scale: Tensor) -> Outputs:
@@ -128,13 +136,21 @@ def normalised_and_statistics(x: Tensor, scale: Tensor) -> Outputs:
 
 @op("com.microsoft::BatchNormInternal", outputs=normalised_and_statistics)
 @op("torch::batch_norm_training")
-def batch_norm_training(op: Operator, x: Tensor) -> Work:
+def batch_norm_training(op: Operator, x: Tensor, *, memory_format: str = "") -> Work:
     """Normalisation by the batch's own mean and variance: two sweeps over each channel."""
-    channels = x.shape[1] if x.rank > 1 else 1
-    return work(op, Rows(channels, x.size // max(channels, 1), 1), vector=x.size * 7)
+    return work(op, channels(x, memory_format), vector=x.size * 7)
 
 
 @op("MaxPoolGrad", "com.microsoft::MaxPoolGrad", "AveragePoolGrad", "com.microsoft::AveragePoolGrad")
+def pooling_gradient(
+    op: Operator, grad: Tensor, *, kernel_shape: Sequence[int] = (), strides: Sequence[int] | None = None
+) -> Work:  # fmt: skip
+    """Each element of an image asks the windows that it is in (max_pool_backward_nchw, avg_pool2d_backward_out_cuda_
+    frame in PyTorch): its kernel's sides by the strides, rounded up."""
+    windows = prod(ceil(side / max(step, 1)) for side, step in zip(kernel_shape, strides or kernel_shape, strict=False))
+    return work(op, Pointwise(op.out.size, taps=windows), vector=grad.size)
+
+
 @op("com.microsoft::ResizeGrad", "torch::upsample_backward", "torch::scatter_add")
 def scattered(op: Operator, grad: Tensor) -> Work:
     """Each element of the gradient is added where it came from."""

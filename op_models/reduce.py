@@ -126,11 +126,12 @@ REDUCED = [t for t in REDUCE if "::" not in t]
 
 
 @op(*REDUCE, outputs=OUTPUTS, axes=dict.fromkeys(REDUCED, reduced_axes))
-def reduce(op: Operator, x: Tensor) -> Work:
-    """A row per output element, so neither axes nor keepdims need to be read."""
+def reduce(op: Operator, x: Tensor, *, run: int = 0) -> Work:
+    """A row per output element, so neither axes nor keepdims need to be read. `run`: of a column, under PyTorch."""
     element, result, passes = REDUCE[op.type]
     rows = op.out.size
-    return work(op, Rows(rows, x.size // rows if rows else 0, passes), vector=x.size * element + rows * result)
+    size = Rows(rows, x.size // rows if rows else 0, passes, run=0 if passes else run)
+    return work(op, size, vector=x.size * element + rows * result)
 
 
 def cumulated_axes(op: Operator, x: Tensor, axis: Tensor) -> Axes:

@@ -127,6 +127,14 @@ def value(o: Operator, index: int) -> tuple[float, ...]:
     return t.value or () if t is not None else ()
 
 
+def adds_columns(o: Operator, strides: Strides) -> bool:
+    """Whether a reduction leaves the axis whose elements lie next to each other, so that it adds up columns."""
+    x = o.present[0]
+    axes = {int(axis) % x.rank for axis in o.attrs.get("axes") or value(o, 1)} if x.rank else set()
+    inner = min((i for i, d in enumerate(x.shape) if d > 1), key=lambda i: (strides[i], -i), default=None)
+    return bool(axes) and inner is not None and inner not in axes
+
+
 def multipliable(t: Tensor, strides: Strides) -> bool:
     """True where torch.matmul hands a tensor to cuBLAS without a copy."""
     if t.rank < 2:

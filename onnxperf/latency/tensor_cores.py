@@ -169,7 +169,24 @@ def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -
     by_threads = np.isin(types, BY_THREADS)
     few_rows = by_threads & (p.m <= coef["few"]["rows"])
     rate, extra_k, step_cycles, splits = _type_factors(types, few_rows, cards, coef)
+    rate = np.where(by_older(works, cards), coef["by_older"], 1.0) * rate
     return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
+
+
+def by_older(works: Works, cards: Cards) -> Array:
+    """Which plain products in 16 bits run on kernels of Turing's instructions where TMA feeds tensor cores, [n, g]: TMA
+    takes operands and results whose rows are whole words of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled). A
+    compiler pads the others where arithmetic bounds them (torch/_inductor/fx_passes/pad_mm.py, is_mm_compute_bound).
+    """
+    bulk = np.asarray((cards.major >= 9) & (cards.major < 12))
+    if "tb" not in works.fields or not bulk.any():
+        return np.zeros((1, 1), dtype=bool)
+    m, n, k = (np.maximum(works[f], 1) for f in ("m", "n", "k"))
+    left, right = np.where(works["ta"] > 0, m, k), np.where(works["tb"] > 0, k, n)
+    whole = (left % 8 == 0) & (right % 8 == 0) & (n % 8 == 0)
+    intensity = m * n * k / (m * n + m * k + n * k)
+    padded = (works["padded"] > 0) & (intensity > works.rate / cards.bandwidth)
+    return np.asarray(~whole & (works.width == 2) & (np.minimum(m, n) > 1) & bulk & ~padded)
 
 
 def types_of(works: Works, p: Product, cards: Cards) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes.tape import FORWARD, PHASES, WITHIN, phase_of
-from op_models import Collective, Conv, Gemm, Move, Operator, Pointwise, Tensor, Transfer, Work, steps_of, work
+from op_models import Collective, Conv, Gemm, Move, Operator, Pointwise, Rows, Tensor, Transfer, Work, steps_of, work
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
@@ -264,11 +264,15 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
         w = replace(w, pipe="tensor_tf32")
     if isinstance(w.size, Gemm) and w.pipe == "tensor_fp16":
         w = replace(w, pipe=_half_pipe(w.size, runtime.policy))
+    if isinstance(w.size, Gemm) and runtime.policy.pads:
+        w = replace(w, size=w.size._replace(padded=True))
     if isinstance(w.size, Conv):
         policy, last = runtime.policy, w.size.last or runtime.policy.channels_last
         w = replace(
             w, size=w.size._replace(last=last, planned=policy.planned, timed=policy.timed, turned=policy.turned)
         )
+    if isinstance(w.size, Rows) and w.size.passes and runtime.policy.turned:
+        w = replace(w, size=w.size._replace(run=0))  # steps under cuDNN 8.3 show no block that waits for its channel
     if runtime.policy.timed and w.pipe == "tensor_fp16":
         w = replace(w, pipe="tensor_fp16_either")
     if runtime.policy.timed and isinstance(w.size, Pointwise):
@@ -276,6 +280,8 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     of_onnx = "::" not in o.type and o.type not in VECTORISED
     if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))
+    if o.type == "Cast" and o.present[0].dtype in runtime.policy.switched:
+        w = replace(w, size=w.size._replace(switched=True))  # type: ignore[call-arg]
     return w, assumed
 
 

@@ -61,7 +61,8 @@ class Policy:
     engine is built, `timed`: their kernels are the fastest of many that its builder times, `tensor_multiple`: of what
     the columns and the contracted axis of products in FP16 have to be multiples, to run on tensor cores,
     `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32, `single_elements`: kernels of ONNX's elementwise
-    operators load elements one by one, not as vectors, `turned`: where channels don't lie last, the results of
+    operators load elements one by one, not as vectors, `switched`: types whose casts ask of each element what its type
+    is, `pads`: products are padded where that is faster, `turned`: where channels don't lie last, the results of
     convolutions on tensor cores are turned round by a kernel of their own, as their images are.
     """
 
@@ -74,12 +75,14 @@ class Policy:
     sums_in_fp16: bool = False
     single_elements: bool = False
     turned: bool = False
+    switched: frozenset[str] = frozenset()
+    pads: bool = False
 
     def __post_init__(self) -> None:
         families = isinstance(self.tf32, Collection) and all(name in PRODUCTS for name in self.tf32)
         _need(families and not isinstance(self.tf32, str), "tf32", f"a set of some of {', '.join(PRODUCTS)}", self.tf32)
         _need(self.arena in ARENAS, "arena", f"one of {', '.join(ARENAS)}", self.arena)
-        for name in ("channels_last", "planned", "timed", "sums_in_fp16", "single_elements", "turned"):
+        for name in ("channels_last", "planned", "timed", "sums_in_fp16", "single_elements", "turned", "pads"):
             _need(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         whole = isinstance(self.tensor_multiple, int) and self.tensor_multiple > 0
         _need(whole, "tensor_multiple", "a whole number above 0", self.tensor_multiple)

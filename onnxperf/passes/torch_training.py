@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from onnxperf.passes.autocast import MARK, SINGLE
+from onnxperf.passes.autocast import HALF, MARK, SINGLE
 from onnxperf.passes.gradients import RULES
 from onnxperf.passes.tape import Tape, with_statistics
 from onnxperf.passes.training import Autograd
@@ -27,25 +27,31 @@ def in_training(o: Operator) -> Operator:
 
 
 def loss(y: Tensor, name: str, nodes: tuple[str, ...]) -> Iterator[Operator]:
-    """The kernels of a loss of `y`. Autocast runs that of squares in float32."""
+    """The kernels of a loss of `y`. Under autocast, cross_entropy takes the logarithms in float16 and casts them: the
+    kernels of an H200 show it (PyTorch 2.11), and so is what its gradient reads. That of squares is in float32.
+    """
+    mean = Tensor(f"{y.name}#loss", y.dtype, ())
     if name == "cross-entropy":
         shares = replace(y, name=f"{y.name}#log_softmax")
-        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1}, 13, nodes)
+        labels = Tensor(f"{y.name}#labels", "int64", y.shape[:-1], "input")
+        yield Operator(shares.name, "LogSoftmax", (y,), (shares,), {"axis": -1, MARK: HALF}, 13, nodes)
+        yield Operator(mean.name, "NegativeLogLikelihoodLoss", (shares, labels), (mean,), {MARK: SINGLE}, 13, nodes)
         return
     target = Tensor(f"{y.name}#target", y.dtype, y.shape, "input")
     square = replace(y, name=f"{y.name}#square")
-    mean = Tensor(f"{y.name}#loss", y.dtype, ())
     yield Operator(square.name, "Sub", (y, target), (square,), {MARK: SINGLE}, 0, nodes)
     yield Operator(mean.name, "ReduceMean", (square,), (mean,), {}, 0, nodes)
 
 
 def loss_gradient(loss: Sequence[Operator], tape: Tape) -> None:
     """Write the gradient of a loss by what it was computed from."""
-    first = loss[0]
-    y = first.present[0]
+    first, last = loss[0], loss[-1]
+    y, shares = first.present[0], first.out
     if first.type == "LogSoftmax":
-        dense = tape.add(first, "ConstantOfShape", (), y.shape, dtype=first.out.dtype)
-        gradient = tape.add(first, "com.microsoft::LogSoftmaxGrad", (dense, first.out), y.shape, dtype=y.dtype)
+        gradient = tape.add(last, "ConstantOfShape", (), y.shape, dtype=last.present[0].dtype)
+        if gradient.dtype != shares.dtype:
+            gradient = tape.add(last, "Cast", (gradient,), y.shape, dtype=shares.dtype)
+        gradient = tape.add(first, "com.microsoft::LogSoftmaxGrad", (gradient, shares), y.shape, dtype=y.dtype)
     else:
         gradient = tape.add(first, "torch::mse_loss_backward", first.present, y.shape)
     tape.gradients[y.name] = gradient

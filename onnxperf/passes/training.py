@@ -103,7 +103,10 @@ def training_step(
         operators = [*operators[: len(forward)], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
     buffers += [o.present[0] for o in tape.operators if at_once and IN_PLACE in o.attrs]
-    update = _update([parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, autograd)
+    passes = _passes(step.optimizer, autograd, scaled=autocast is not None)
+    update = _update(
+        [parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, passes, autograd.lists
+    )
     inputs, outputs = (*graph.inputs, *buffers), (*graph.outputs, *sums)  # gradients stay until the next step
     notes = (*graph.notes, *_notes(forward))
     return replace(graph, operators=(*operators, *added, *update), inputs=inputs, outputs=outputs, notes=notes)
@@ -117,7 +120,8 @@ def _as_it_is(graph: Graph, step: Training, autograd: Autograd) -> Graph:
     adding = [o for o in operators if o.type == ACCUMULATOR]
     buffers = [o.present[0] for o in adding]
     repeated = [replace(o, repeat=o.repeat * step.accumulate) for o in operators]
-    update = _update(buffers, [*(o.out for o in adding), *buffers], step.optimizer, autograd)
+    ready, passes = [*(o.out for o in adding), *buffers], _passes(step.optimizer, autograd, scaled=False)
+    update = _update(buffers, ready, step.optimizer, passes, autograd.lists)
     return replace(graph, operators=(*repeated, *update))
 
 
@@ -293,16 +297,25 @@ def _added_at_once(backward: Sequence[Operator], gradients: Sequence[Tensor]) ->
     return merged, [sums[g.name] for g in gradients]
 
 
+def _passes(optimizer: str, autograd: Autograd, scaled: bool) -> tuple[tuple[int, int, int], ...]:
+    """The passes of an optimiser, as in `Autograd`; before them, where the loss was scaled, that of the scaler, which
+    divides gradients and looks for infinities (torch.amp.GradScaler: _amp_foreach_non_finite_check_and_unscale_).
+    """
+    if optimizer not in autograd.passes:
+        raise UsageError(f"{autograd.describe} has no optimizer {optimizer}: it has {', '.join(autograd.passes)}")
+    passes = autograd.passes[optimizer]
+    return ((1, 1, 0), *passes) if passes and scaled else passes
+
+
 def _update(
-    parameters: Sequence[Tensor], ready: Sequence[Tensor], optimizer: str, autograd: Autograd
-) -> Iterator[Operator]:
-    """The optimiser's passes over all parameters, each of one type at a time.
+    parameters: Sequence[Tensor], ready: Sequence[Tensor], optimizer: str, passes: Sequence[tuple[int, int, int]],
+    lists: bool,
+) -> Iterator[Operator]:  # fmt: skip
+    """The passes over all parameters, each of one type at a time; lists: over many tensors in one launch.
 
     ready: what has to be there before the first pass.
     """
     done: tuple[Tensor, ...] = tuple(ready)
-    if optimizer not in autograd.passes:
-        raise UsageError(f"{autograd.describe} has no optimizer {optimizer}: it has {', '.join(autograd.passes)}")
     by_type: dict[str, list[int]] = {}
     for t in parameters:
         by_type.setdefault(t.dtype, []).append(t.size)
@@ -311,9 +324,9 @@ def _update(
         states = tuple(
             Tensor(f"#{optimizer}.{dtype}.{k}", dtype, (elements,), "weight") for k in range(STATES[optimizer])
         )
-        launches = max(1, ceil(elements / FOREACH_ELEMENTS)) if autograd.lists else len(sizes)
+        launches = max(1, ceil(elements / FOREACH_ELEMENTS)) if lists else len(sizes)
         new = list[Tensor]()
-        for k, (reads, writes, stay) in enumerate(autograd.passes[optimizer]):
+        for k, (reads, writes, stay) in enumerate(passes):
             name = f"#{optimizer}.{dtype}.pass{k}"
             terms = {"elements": ceil(elements / launches), "reads": reads, "writes": writes, "bits": BITS[dtype]}
             out = Tensor(name, dtype, (elements, stay) if stay else (1,))

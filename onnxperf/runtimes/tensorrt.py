@@ -432,7 +432,12 @@ def _floats_of_8_bits(run: Graph) -> str:
 
 
 POLICY = Policy(
-    tf32=frozenset({"Gemm", "Conv", "Recurrent"}), arena="exact", channels_last=True, planned=True, timed=True
+    pads=True,
+    tf32=frozenset({"Gemm", "Conv", "Recurrent"}),
+    arena="exact",
+    channels_last=True,
+    planned=True,
+    timed=True,
 )
 LAST_GROUP_BY_GROUP = Release(7, 1)
 

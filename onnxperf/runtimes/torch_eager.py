@@ -19,6 +19,7 @@ from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.torch_strides import (
     RUN,
     Strides,
+    adds_columns,
     channels_last,
     contiguous,
     dense,
@@ -49,6 +50,8 @@ ROWS = frozenset({
 })  # fmt: skip
 #: The gradient of a convolution's weights.
 WEIGHT_GRADIENT = "torch::convolution_weight_gradient"
+#: Those whose kernels depend on whether channels lie last.
+BATCH_NORMS = frozenset({"BatchNormalization", "torch::batch_norm_training", "torch::batch_norm_backward"})
 #: Operators whose output has the memory format of their input, channels_last or contiguous.
 IMAGES = frozenset({
     "AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "LpPool", "MaxPool", "Pad", "Resize", "Upsample",
@@ -130,9 +133,11 @@ class _Placing:
                 self.strides[o.out.name] = channels_last(o.out.shape)
             if _by_position(o, last):
                 o = replace(o, attrs={**o.attrs, "threads": prod(o.out.shape[2:])})
+        elif o.type.startswith("Reduce"):
+            o = replace(o, attrs={**o.attrs, RUN: 1}) if adds_columns(o, self.of(x)) else o
         elif like := next((t for t in o.present if t.shape == o.out.shape), None):
             self.strides[o.out.name] = dense(like.shape, self.of(like))
-            if o.type == "BatchNormalization" and suggests_last(x.shape, self.of(x)):
+            if o.type in BATCH_NORMS and suggests_last(x.shape, self.of(x)):
                 o = replace(o, attrs={**o.attrs, "memory_format": "channels_last"})
         self.placed.append(o)
 
@@ -169,6 +174,8 @@ class _Placing:
         if last:
             o = replace(o, attrs={**o.attrs, "memory_format": "channels_last"})
             self.strides[o.out.name] = channels_last(o.out.shape)
+        elif native(o, o.out if o.type == "ConvTranspose" else x, w):
+            o = replace(o, attrs={**o.attrs, "native": 1})
         if bias is not None:
             o = self.apart(replace(o, inputs=o.inputs[:2]), bias)
         self.placed.append(o)
@@ -178,9 +185,39 @@ class _Placing:
         last = o.out.rank == 4 and any(suggests_last(t.shape, self.of(t)) for t in o.present)
         order = channels_last if last else contiguous
         read = tuple(self.lying(t, o, order(t.shape)) for t in o.present)
+        attrs = dict(o.attrs)
         if last:
             self.strides[o.out.name] = channels_last(o.out.shape)
-        return replace(o, inputs=read, attrs={**o.attrs, **({"memory_format": "channels_last"} if last else {})})
+            attrs["memory_format"] = "channels_last"
+        elif o.out.rank == 4 and native(o, o.present[1], o.out):
+            attrs["native"] = 1
+        return replace(o, inputs=read, attrs=attrs)
+
+
+def native(o: Operator, x: Tensor, w: Tensor) -> bool:
+    """Whether PyTorch takes its own kernels for a depthwise convolution in NCHW, or for a gradient of one: for other
+    types than float16, and there for what cuDNN was found slower at (aten/src/ATen/native/Convolution.cpp,
+    use_cudnn_depthwise, check_cudnn_depthwise_workload_with_filter). x: the image; w: the filters, or their gradient.
+    """
+    channels, group = x.shape[1], o.attrs.get("group", 1)
+    if group < 2 or group != channels or w.shape[0] % channels or w.shape[1] != 1:
+        return False
+    sides, strides = w.shape[2:], tuple(o.attrs.get("strides") or (1, 1))
+    holes = any(d > 1 for d in o.attrs.get("dilations") or ())
+    tried = sides[0] == sides[1] and sides[0] in (1, 3, 5) and x.shape[3] >= 7 and len(set(strides)) == 1
+    if x.dtype != "float16" or channels < 32 or holes or not tried:
+        return True
+    return strides[0] != 1 and not (strides[0] == 2 and _quick_with_strides(x, sides[0]))
+
+
+def _quick_with_strides(x: Tensor, side: int) -> bool:
+    """Whether cuDNN was found faster with strides of 2 and filters of this side."""
+    batch, channels, _, width = x.shape
+    if batch == 1:
+        return side > 1 or width <= 28
+    if side == 1:
+        return batch <= 16 and channels >= 128 and width <= 7
+    return channels >= 512 or (channels >= 256 and width >= 28)
 
 
 def _by_position(o: Operator, last: bool) -> bool:
@@ -211,7 +248,10 @@ def _autograd_until_113() -> Autograd:
     return UNTIL_113
 
 
-POLICY = Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments")
+#: Casts from these have no kernel of their own (ATen/native/cuda/Copy.cu, torch 2.11: float16_copy_kernel_cuda and its
+#: kind are for casts from float32); before release 2.0 those from float32 had none either.
+NARROW = frozenset({"float16", "bfloat16"})
+POLICY = Policy(tf32=frozenset({"Conv", "Recurrent"}), arena="segments", switched=NARROW)
 #: Operators that PyTorch has no kernels for on a GPU: those of quantised models that ONNX Runtime runs as integers, of
 #: classical models, and on strings.
 INTEGERS = ("QLinear", "com.microsoft::QLinear", "com.microsoft::QGemm", "ConvInteger", "MatMulInteger")
@@ -234,7 +274,7 @@ def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's: defaults of optimisers, and what cuDNN 8.3 turns round."""
     if at > LAST_BEFORE_2:
         return {}
-    return {"autograd": _autograd_until_113, "policy": replace(POLICY, turned=True)}
+    return {"autograd": _autograd_until_113, "policy": replace(POLICY, turned=True, switched=NARROW | {"float32"})}
 
 
 def says(at: Release) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from onnxperf import sweep
 from onnxperf.latency import shipped
-from onnxperf.latency.cards import Cards
+from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.estimate import Ledger, estimated, kernel_models
+from onnxperf.latency.families import FAMILIES
+from onnxperf.latency.terms import Array, KernelTerms
 from op_models import Conv, Gemm, Move, Rows, Work
 from tests.decide.models import net
 from tests.latency.conftest import FIVE
@@ -28,7 +31,7 @@ CONVOLUTIONS = [
     for n in (1, 2, 3, 8, 64)
 ]
 ROWS = Work(Rows(4096, 64, 0, 1), "float32", "fp32", 2**20, 2**20, 0, 0, 2**20)
-MOVE = Work(Move(4096, 64, 0, 1), "float32", "fp32", 2**20, 2**20, 0, 0, 2**20)
+MOVE = Work(Move(4096, 64), "float32", "fp32", 2**20, 2**20, 0, 0, 2**20)
 
 
 @pytest.fixture
@@ -62,12 +65,23 @@ def test_a_work_is_estimated_once_and_comes_to_the_same(asked: list[Work]) -> No
     assert len(asked) == len(set(asked)) == len(works)
 
 
-def test_equal_sizes_of_two_types_are_two_works() -> None:
-    kept, cards = ledger(), Cards(FIVE, shipped())
-    assert ROWS == MOVE
-    for w in (ROWS, MOVE):
+def test_equal_sizes_of_two_types_are_two_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shuffle(NamedTuple):  # with the fields of a Move
+        elements: int
+        run: int
+        threads: int = 0
+        tile: int = 1
+
+    def slower(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
+        terms = FAMILIES[Move].card(works, cards, dram_share)
+        return terms._replace(seconds=2 * terms.seconds)
+
+    monkeypatch.setitem(FAMILIES, Shuffle, replace(FAMILIES[Move], size=Shuffle, card=slower))
+    kept, cards, shuffle = ledger(), Cards(FIVE, shipped()), replace(MOVE, size=Shuffle(4096, 64))
+    assert shuffle == MOVE
+    for w in (shuffle, MOVE):
         assert same(kept.entries([w]), estimated([w], cards, kernel_models, np.full((1, 1), float(STORED))))
-    assert not np.array_equal(kept.entries([ROWS])[0].seconds, kept.entries([MOVE])[0].seconds)
+    assert not np.array_equal(kept.entries([shuffle])[0].seconds, kept.entries([MOVE])[0].seconds)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, asked: list[Work]) -> None:

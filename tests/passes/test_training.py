@@ -223,14 +223,15 @@ def test_products_have_the_types_of_pytorch_under_autocast() -> None:
 
 
 def test_a_loss_under_autocast_is_in_float32() -> None:
-    """log_softmax reads float16 and writes float32, its gradient the reverse; squares are of what was cast."""
+    """Logarithms are taken in float16 and then cast, as their gradient is before; squares are of what was cast."""
 
     def types(loss: str, *ops: str) -> list[tuple[str, str]]:
         made = [k.operator for k in step(loss=loss, precision="amp").run.kernels.rows if k.op in ops]
         return [(o.present[0].dtype, o.out.dtype) for o in made if o is not None]
 
     entropy = types("cross-entropy", "LogSoftmax", "com.microsoft::LogSoftmaxGrad")
-    assert entropy == [("float16", "float32"), ("float32", "float16")]
+    assert entropy == [("float16", "float16"), ("float16", "float16")]
+    assert types("cross-entropy", "NegativeLogLikelihoodLoss") == [("float32", "float32")]
     assert types("mse", "Sub", "torch::mse_loss_backward") == [("float32", "float32")] * 2
 
 
@@ -241,14 +242,16 @@ def test_a_loss_under_autocast_is_in_float32() -> None:
     ("resnet50", 16), ("convnext-t", 16), ("lstm", 16),
 ])  # fmt: skip
 def test_autocast_is_slower_than_tf32_by_no_more_than_its_casts(name: str, batch: int, gpu: str) -> None:
-    """Of kernels on cards with tensor cores: casts are launched too, which a step of small kernels waits for.
+    """Of kernels on cards with tensor cores: casts are launched too, which a step of small kernels waits for, and the
+    scaler reads and writes all gradients, as each pass of the optimiser does.
 
     Not of convolutions and recurrent layers of one sample, which are predicted to take longer in float16 on some cards,
     nor of networks of large images, which are turned element by element: a VGG-16 took 8.8 ms on an H200, 8.0 in TF32.
     """
     amp, tf32 = (sample(name, batch, gpu, precision=p) for p in ("amp", "tf32"))
     casts = sum(k.seconds for k in amp.kernels if k.op == "Cast")
-    assert casts > 0 and amp.sum_seconds <= tf32.sum_seconds + casts
+    scaler = max(k.seconds for k in amp.kernels if k.op == "torch::foreach")
+    assert casts > 0 and amp.sum_seconds <= tf32.sum_seconds + casts + scaler
 
 
 @pytest.mark.slow

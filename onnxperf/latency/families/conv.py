@@ -22,6 +22,8 @@ from onnxperf.latency.tensor_cores import Product, tensor_cores
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
 from op_models import BITS, Conv, Work
 
+WEIGHTS_BLOCK = 512  # threads of a block of conv_depthwise2d_grad_weight_kernel, at most
+SMALL_FILTER = 25  # taps for which cuDNN has depthwise kernels (sm90_xmma_depthwise_convolution_wgrad)
 PACKED = 4  # channels of an image in one word of an 8-bit format
 
 
@@ -66,23 +68,48 @@ def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
 def depthwise(works: Works, cards: Cards) -> KernelTerms:
     """pnorm(issue time, traffic) + launch, with one thread for each output.
 
-    A thread issues `slots` instructions for each tap (load, bounds check, multiply-add), `slots_last` in NHWC,
-    `slots_plain` in NCHW in other types than FP16, but for an engine, which times kernels. For the
-    gradient of weights in NCHW a block sums one tap of one channel, so that L2 serves image and gradient for each tap
-    (ATen/native/cuda/DepthwiseConv2d.cu, conv_depthwise2d_grad_weight_kernel).
+    For the gradient of weights in NCHW a block sums one tap of one channel, so that L2 serves image and gradient for
+    each tap (ATen/native/cuda/DepthwiseConv2d.cu, conv_depthwise2d_grad_weight_kernel).
     """
-    coef = cards.constants.convolution
-    outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
-    quick = np.array([[w.dtype == "float16"] for w in works.each]) | (works["timed"] > 0)
-    slots = np.where(works["last"] > 0, coef["slots_last"], np.where(quick, coef["slots"], coef["slots_plain"]))
-    issue_s = outputs * works["taps"] * slots / cards.issue
-    compute = np.maximum(works.matrix / works.vector_rate, issue_s) * cards.compute
-    again = np.where(of_direction(works, "weights") & (works["last"] == 0), works["taps"] * works.read, 0.0)
-    again_s = again / cards.l2_stream_Bps * cards.memory
+    slots = np.where(works["native"] > 0, _native_slots(works, cards), _library_slots(works, cards))
+    compute = np.maximum(works.matrix / works.vector_rate, slots / cards.issue) * cards.compute
+    again = of_direction(works, "weights") & (works["last"] == 0) & (works["native"] == 0)
+    again_s = np.where(again, works["taps"] * works.read, 0.0) / cards.l2_stream_Bps * cards.memory
     memory = np.maximum(stream_s(works.bytes, cards), again_s) + _padding_s(works, cards)
     launch = cards.constants.launch["kernel_s"] * cards.launch
     seconds = pnorm(compute, memory, p=cards.constants.pointwise["norm"]) + launch
     return plain_terms(compute, memory, 0.0, launch, seconds)._replace(variant=np.full(memory.shape, "direct"))
+
+
+def _library_slots(works: Works, cards: Cards) -> Array:
+    """Issue slots of a library's depthwise kernels: a tap (load, bounds check, multiply-add) takes a thread `slots`;
+    `slots_last` in NHWC, in four bytes `last` times as many, and the gradient of weights `small_filter`, of filters of
+    more than `SMALL_FILTER` taps `large_filter`; `slots_plain` in NCHW in other types than FP16, but for an engine,
+    which times kernels.
+    """
+    coef, depthwise, timed = cards.constants.convolution, cards.constants.depthwise, works["timed"] > 0
+    half = np.array([[w.dtype == "float16"] for w in works.each])
+    single = (works.width == 4) & ~timed
+    last = coef["slots_last"] * np.where(single, depthwise["last"], 1.0)
+    weights = np.where(works["taps"] > SMALL_FILTER, depthwise["large_filter"], depthwise["small_filter"])
+    last = np.where(single & of_direction(works, "weights"), weights, last)
+    each = np.where(works["last"] > 0, last, np.where(half | timed, coef["slots"], coef["slots_plain"]))
+    return np.asarray(works.matrix / 2 * each)
+
+
+def _native_slots(works: Works, cards: Cards) -> Array:
+    """Issue slots of PyTorch's own depthwise kernels in NCHW: `native` of an output and `native_tap` of each of its
+    taps; `image` times that of an element of the image's gradient, also of taps that strides skip; `weights_tap` of a
+    tap of the weights' gradient, and `weights_block` of a thread of a block, which sums one tap of one channel.
+    """
+    coef, taps = cards.constants.depthwise, works["taps"]
+    outputs = works.matrix / (2 * taps)
+    each = coef["native"] + coef["native_tap"] * taps
+    image = works.written / works.width * each * coef["image"]
+    blocks = works["cout"] * taps * WEIGHTS_BLOCK * coef["weights_block"]
+    weights = outputs * taps * coef["weights_tap"] + blocks
+    backward = np.where(of_direction(works, "weights"), weights, image)
+    return np.asarray(np.where(of_direction(works, "forward"), outputs * each, backward))
 
 
 def on_tensor_cores(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelTerms:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.channels import channels
 from onnxperf.latency.families.pointwise import VECTOR
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
-from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.terms import Array, KernelTerms, choose
 from onnxperf.latency.traffic import started, traffic
 from op_models import Rows, Work
 from op_models.core import IN_REGISTERS
@@ -53,6 +54,15 @@ def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     miss = 1 / (1 + (`miss` L2 / bytes in flight)^`miss_sharpness`).
     compute: the larger of issue slots of all threads and vector FLOPs. latency: waves x (`row_s` + `step_s` x steps).
     """
+    lying = works["run"] > 0
+    if lying.all():
+        return channels(works, cards)
+    terms = _swept(works, cards)
+    return choose(np.broadcast_to(lying, terms.seconds.shape), channels(works, cards), terms) if lying.any() else terms
+
+
+def _swept(works: Works, cards: Cards) -> KernelTerms:
+    """Rows that lie in one piece."""
     coef = cards.constants.rows
     kind = _kind(works)
     grid = _grid(works, kind, cards, coef)
