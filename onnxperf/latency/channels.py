@@ -34,9 +34,9 @@ def channels(works: Works, cards: Cards) -> KernelTerms:
 def planes(works: Works, cards: Cards) -> KernelTerms:
     """A batch norm of images in NCHW: one block a channel (cudnn::bn_fw_tr_1C11, bn_bw_1C11).
 
-    A channel of up to `held_bytes` is read once and kept on the SM; a longer one is read twice, and a gradient's block
-    waits in each step of both sweeps, `near_s` for L2 and `far_s` for DRAM. An element takes `element_slots`, the share
-    `packed` of that where pairs of FP16 are read at once.
+    A channel of up to `held_bytes` is read once and kept on the SM; a longer one is read twice, and for each tensor
+    its block waits in each step, `near_s` for L2 and `far_s` for DRAM. Its threads meet for `block_s` for each of them.
+    An element takes `element_slots`, the share `packed` of that where pairs of FP16 are read at once.
     """
     coef = cards.constants.channels
     number, width = np.maximum(works["rows"], 1), np.maximum(works["width"], 1)
@@ -52,10 +52,11 @@ def planes(works: Works, cards: Cards) -> KernelTerms:
     memory, dram_bytes = traffic(works.bytes, cards, coef["norm"], np.where(held, 0, works.read), miss)
     from_dram = 1 - held_share(works.bytes, cards.l2, cards.constants.l2["sharpness"])
     trip_s = (coef["near_s"] + (coef["far_s"] - coef["near_s"]) * from_dram) * cards.memory
-    waits = np.where(held | (operands < 2), 0.0, 2 * steps)
+    waits = np.where(held, 0.0, operands * steps)
     latency = np.ceil(number / (2 * cards.sms)) * waits * trip_s
     detail = {"threads of a row": np.full_like(compute, BLOCK), "DRAM bytes": dram_bytes}
-    return started(compute, memory, 0.0, number * BLOCK, coef["planes_overlap"], cards, detail, latency)
+    more_s = operands * coef["block_s"]
+    return started(compute, memory, more_s, number * BLOCK, coef["planes_overlap"], cards, detail, latency)
 
 
 def channels_last(works: Works, cards: Cards) -> KernelTerms:

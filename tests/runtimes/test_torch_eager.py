@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, StringIO
@@ -20,7 +21,7 @@ from onnxperf.fusions.torch_strides import channels_last, contiguous, dense, mul
 from onnxperf.graph import Graph, load
 from onnxperf.lab.datasets.reading import SAMPLE, read
 from onnxperf.runtimes import RUNTIMES, of_version, run_graph
-from onnxperf.runtimes.torch_eager import _Placing, place
+from onnxperf.runtimes.torch_eager import _Placing, native, place
 from op_models import Operator, Tensor, work_of
 from tests.runtimes.conftest import build
 
@@ -523,3 +524,24 @@ def test_casts_of_autocast_are_no_calls_from_python() -> None:
     )
     casts = len(amp.kernels) - len(fp32.kernels)
     assert casts > 150 and amp.seconds - fp32.seconds < 5e-6 * casts
+
+
+def test_pytorch_has_kernels_of_its_own_for_the_depthwise_layers_that_show_them() -> None:
+    """By the kernels of eager networks on an H200; those whose channels lie last all go to cuDNN."""
+    layers = Counter[tuple[str, bool]]()
+    for r in read(SAMPLE / "h200" / "kernels.csv.gz", ("op", "shapes", "types", "arguments", "layout")):
+        name = r["op"].removeprefix("aten::")
+        if name not in ("_conv_depthwise2d", "cudnn_convolution") or r["layout"] != "nchw":
+            continue
+        (x, w, *_), arguments = json.loads(r["shapes"]), json.loads(r["arguments"])
+        dtype = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "bfloat16"}[
+            r["types"].strip("[]").split(",")[0]
+        ]
+        if len(x) != 4 or w[1] != 1 or x[1] < 2 or w[2] == 7:  # ConvNeXt's images lie with channels last
+            continue
+        strides = json.loads(arguments[4] if name == "_conv_depthwise2d" else arguments[3])
+        o = Operator("c", "Conv", (), (), {"group": x[1], "strides": strides})
+        answer = native(o, Tensor("x", dtype, tuple(x)), Tensor("w", dtype, tuple(w)))
+        layers[name, answer] += 1
+    assert layers["_conv_depthwise2d", True] > 150 and layers["cudnn_convolution", False] > 40
+    assert not layers["_conv_depthwise2d", False] and not layers["cudnn_convolution", True]

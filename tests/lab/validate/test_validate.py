@@ -54,6 +54,8 @@ FURTHER = {
 ON_H200 = {
     "ONNX Runtime, FP16": 5, "ONNX Runtime, TF32": 11, "eager PyTorch, BF16": 44, "eager PyTorch, FP16 autocast": 72,
     "eager PyTorch, FP32": 45, "torch.compile, BF16": 8, "torch.compile, FP16 autocast": 36, "torch.compile, FP32": 17,
+    "training, eager PyTorch, FP16 autocast": 10, "training, eager PyTorch, FP32": 6,
+    "training, torch.compile, FP16 autocast": 4, "training, torch.compile, FP32": 4,
 }  # fmt: skip
 ENGINE_ROWS = {
     "release 8.4, INT8, a100-sxm4-80gb": 6,
