@@ -67,8 +67,8 @@ TORCH = Autograd(
     passes={"adam": ((2, 1, 0), (1, 1, 0), (2, 1, 0), (1, 1, 1), (1, 1, 0), (1, 1, 0), (3, 1, 0)),
             "sgd": ((2, 1, 0),), "momentum": ((1, 1, 0), (2, 1, 0), (2, 1, 0)),
             "nesterov": ((1, 1, 0), (2, 1, 0), (2, 1, 1), (2, 1, 0)), "none": ()},
-    holds=True,
+    holds=True, scales=True,
 )  # fmt: skip
 #: Before release 2.0: gradients are set to zero, not to none, and optimisers work on one parameter after the other
-#: (defaults of `zero_grad` and of `foreach`).
-UNTIL_113 = replace(TORCH, keeps=True, lists=False)
+#: (defaults of `zero_grad` and of `foreach`). The steps that were measured had no scaler.
+UNTIL_113 = replace(TORCH, keeps=True, lists=False, scales=False)

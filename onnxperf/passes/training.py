@@ -49,7 +49,8 @@ class Autograd:
     first; keeps: gradients stay from step to step and are set to zero before each, so that those of its first batch are
     added to them as well; lists: the optimiser works on lists of parameters, else on one after the other; start: what
     makes the gradient of an output; at_once: see `Tape`; holds: what an operator's gradient is computed from is kept
-    until its last kernel is done; describe: the framework's name.
+    until its last kernel is done; scales: under autocast a scaler passes over the gradients before the optimiser;
+    describe: the framework's name.
     """
 
     describe: str
@@ -64,6 +65,7 @@ class Autograd:
     start: str = "ConstantOfShape"
     at_once: bool = False
     holds: bool = False
+    scales: bool = False
 
 
 def training_step(
@@ -103,7 +105,7 @@ def training_step(
         operators = [*operators[: len(forward)], *backward]
     buffers = [o.present[0] for o in added if o.type == ACCUMULATOR]
     buffers += [o.present[0] for o in tape.operators if at_once and IN_PLACE in o.attrs]
-    passes = _passes(step.optimizer, autograd, scaled=autocast is not None)
+    passes = _passes(step.optimizer, autograd, scaled=autocast is not None and autograd.scales)
     update = _update(
         [parameters[name] for name in gradients], ready or [*sums, *buffers], step.optimizer, passes, autograd.lists
     )
