@@ -27,6 +27,8 @@ ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 @click.option("--output", type=Count(2, 1 << 24), default=256, show_default=True, help="Output length, tokens.")
 @BATCHES(default="1..64", show_default=True, help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
+@click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
+              help="Share of each prompt that is in the prefix cache.")  # fmt: skip
 @click.option("--weights", type=OneOf(WEIGHTS),
               help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip
 @click.option("--cache", type=OneOf(CACHES),
@@ -61,8 +63,8 @@ ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 @of_a_decoder
 @debug
 def llm(
-    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, prompt: int, output: int, chunk: int | None,
-    batch: tuple[int, ...], **asked: Any,
+    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, batch: tuple[int, ...],
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Predict how a language model generates: time to first token (TTFT), time per output token (TPOT),
     throughput, memory.
@@ -114,12 +116,13 @@ def llm(
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)
+    tokens = {name: asked.pop(name) for name in ("prompt", "output", "chunk", "cached")}
     arrive = {name: asked.pop(option) for name, option in ARRIVING.items()}
     bindings = {name: asked.pop(name) for name in ("dims", "shapes", "trip_counts")}
     request = Request(b"", **bindings, terms=asked)
     with telling() as tell:
         steps, positions = steps_of(model, gpu, request, **construction)
-        lengths = Lengths(prompt, output, chunk, positions)
+        lengths = Lengths(**tokens, positions=positions, block=steps.engine.block)
         requests = traffic(lengths, **arrive, engine=steps.engine)
         answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
     files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}

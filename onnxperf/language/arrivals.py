@@ -26,11 +26,14 @@ FORMS = "2048, uniform:100:2000 (least, most) or lognormal:2048:0.5 (median, sta
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request: when it arrives in seconds, in a closed loop after the end of another, and its tokens."""
+    """A request: when it arrives in seconds, in a closed loop after the end of another, and its tokens; cached: of its
+    prompt, those whose keys and values a prefix cache has.
+    """
 
     seconds: float
     prompt: int
     output: int
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class Traffic:
     """Requests that arrive independently, `qps` of them in a second on average (a Poisson process); or a closed loop,
     `concurrency` of them at all times, each replaced when it ends.
 
-    prompts, outputs: lengths in tokens, of FORMS; the same `seed` draws the same requests.
+    prompts, outputs: lengths in tokens, of FORMS; the same `seed` draws the same requests; cached: the share of each
+    prompt that a prefix cache has.
     """
 
     qps: float | None
@@ -47,9 +51,11 @@ class Traffic:
     requests: int = USUAL_REQUESTS
     seed: int = USUAL_SEED
     concurrency: int = 0
+    cached: float = 0.0
 
-    def arrivals(self, positions: int | None = None) -> tuple[Arrival, ...]:
-        """The requests, of which none is longer than `positions`: prompts, then outputs, are cut to that.
+    def arrivals(self, positions: int | None = None, block: int = 1) -> tuple[Arrival, ...]:
+        """The requests, of which none is longer than `positions`: prompts, then outputs, are cut to that; block: tokens
+        of a block of the cache.
 
         Raises UsageError where rates, numbers or lengths can't be.
         """
@@ -71,7 +77,7 @@ class Traffic:
             outputs = np.minimum(outputs, max(positions - 1, 1))
             prompts = np.minimum(prompts, positions - outputs)
         rows = zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
-        return tuple(Arrival(*row) for row in rows)
+        return tuple(Arrival(*row, cached_tokens(self.cached, row[1], block)) for row in rows)
 
 
 def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArray[Any]:
@@ -98,6 +104,13 @@ def around(length: int) -> str:
     """
     spread = round(length * SPREAD)
     return f"uniform:{length - spread}:{length + spread}" if spread else str(length)
+
+
+def cached_tokens(share: float, prompt: int, block: int = 1) -> int:
+    """Tokens of a prompt that a prefix cache has, of a share of it: whole blocks, and never the last token, whose
+    logits give the first one of the output.
+    """
+    return min(int(share * prompt + 1e-9), prompt - 1) // block * block
 
 
 def is_number(text: str) -> bool:

@@ -56,6 +56,12 @@ WINDOWS = (
     "{} of {} layers see the last {:,} positions only, and their keys and values are kept whole, as ONNX Runtime GenAI"
     " does: an engine that drops the rest keeps {} for a sample of {:,} positions instead of {}"
 )
+#: Of a prompt that is in part in a prefix cache.
+CACHED = (
+    "{:,} of {:,} tokens of a prompt have their keys and values in the prefix cache ({}): by assumption,"
+    " they take no run, what comes behind them attends to them, and each request holds them itself, as it does earlier"
+    " turns of its own; were they one prefix that all share, batch {:,} would need {} less"
+)
 #: Of a configuration whose head is not pruned.
 EVERY_POSITION = (
     "prefill computes the logits of every position, in time and memory, as GenAI's model builder does;"
@@ -123,7 +129,7 @@ class Generation(Document):
         return {
             "onnxperf_version": VERSION,
             **plain(self, "model", "gpu", "engine", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
-            **plain(self.lengths, "prompt", "output", "chunk"), "interval": COVERAGE,
+            **plain(self.lengths, "prompt", "output", "chunk", "cached", "cached_tokens"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
             **plain(self, "service", "curve", "notes"),
         }  # fmt: skip
@@ -137,7 +143,7 @@ def llm(
     output_lengths: str | None = None, requests: int | None = None, seed: int = USUAL_SEED,
     dims: Mapping[str, int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None,
-    engine: str = USUAL_ENGINE, **terms: Unpack[Keywords],
+    engine: str = USUAL_ENGINE, cached: float = 0.0, **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -154,6 +160,7 @@ def llm(
     concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
     10 for each; several, also as "1..256", give a curve. Outputs then vary by 3% around output by default, but
     under sglang: see `traffic`.
+    cached: the share of each prompt whose keys and values a prefix cache has, in whole blocks of the engine's cache.
     engine: with config, the serving engine that runs it, vllm, sglang or trtllm, with its scheduler, all-reduce, fused
     kernels and host, and weights in the format that the configuration says; precision "fp8" then quantises products.
     dims, shapes, trip_counts and terms: as of `predict`; batch and lengths decide the shapes of ids, positions, masks
@@ -165,7 +172,7 @@ def llm(
         weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
         asked = Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms))
         steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache, engine)
-        lengths = Lengths(prompt, output, chunk, positions)
+        lengths = Lengths(prompt, output, chunk, positions, cached, steps.engine.block)
         return generation(
             steps,
             lengths,
@@ -193,14 +200,16 @@ def traffic(
         asked = parse_batches(concurrency) if isinstance(concurrency, str) else concurrency
         drawn = prompts or str(lengths.prompt), outputs or (around if engine.mixed else str)(lengths.output)
         each = sorted(sizes_of(asked, "--concurrency", MAX_CONCURRENCY))
-        return tuple(Traffic(None, *drawn, ROUNDS * n if requests is None else requests, seed, n) for n in each)
+        return tuple(
+            Traffic(None, *drawn, ROUNDS * n if requests is None else requests, seed, n, lengths.cached) for n in each
+        )
     if qps is None:
         if (prompts, outputs, requests, seed) != (None, None, None, USUAL_SEED):
             what = "--prompt-lengths, --output-lengths, --requests and --seed"
             raise UsageError(f"{what} need --qps or --concurrency as well")
         return ()
     drawn = prompts or str(lengths.prompt), outputs or str(lengths.output)
-    return (Traffic(qps, *drawn, USUAL_REQUESTS if requests is None else requests, seed),)
+    return (Traffic(qps, *drawn, USUAL_REQUESTS if requests is None else requests, seed, cached=lengths.cached),)
 
 
 def generation(
@@ -224,8 +233,18 @@ def generation(
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
-        notes=(*ASSUMED, *steps.notes(rows[0].batch, 1, lengths.last)),
+        notes=(*ASSUMED, *_of_options(lengths, each, rows), *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
+
+
+def _of_options(lengths: Lengths, each: int, rows: Sequence[Batch]) -> tuple[str, ...]:
+    """What is assumed for options of serving; `each`: bytes of the cache of a token."""
+    told, cached, batch = list[str](), lengths.cached_tokens, rows[-1].batch
+    if lengths.cached:
+        saved = size((batch - 1) * cached * each)
+        blocks = f"whole blocks of {lengths.block}" if lengths.block > 1 else "to the token"
+        told.append(CACHED.format(cached, lengths.prompt, blocks, batch, saved))
+    return tuple(told)
 
 
 def steps_of(

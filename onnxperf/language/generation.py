@@ -10,6 +10,7 @@ from typing import Any
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
+from onnxperf.language.arrivals import cached_tokens
 from onnxperf.language.steps import Seconds, Steps
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.memory import Memory
@@ -73,22 +74,31 @@ class Batch(Document):
 class Lengths:
     """Tokens of a prompt and of the output; chunk: how many of the prompt go into one run, None for all.
 
-    positions: the longest context that the model was made for, None where that is not known.
+    positions: the longest context that the model was made for, None where that is not known; cached: the share of the
+    prompt that a prefix cache has, in blocks of `block` tokens.
     """
 
     prompt: int
     output: int
     chunk: int | None = None
     positions: int | None = None
+    cached: float = 0.0
+    block: int = 1
 
     def check(self) -> None:
         """Raise UsageError where a length can't be."""
         for what, value, least in (("prompt", self.prompt, 1), ("output", self.output, 2), ("chunk", self.chunk, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"--{what} must be a whole number of at least {least}, not {value!r:.60}")
+        check_share("--cached", self.cached)
         if self.positions is not None and self.prompt + self.output > self.positions:
             both = f"{self.prompt:,} + {self.output:,} tokens"
             raise UsageError(f"--prompt and --output come to {both}, but the model was made for {self.positions:,}")
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that need no run: what comes behind them attends to them."""
+        return cached_tokens(self.cached, self.prompt, self.block)
 
     @property
     def longest(self) -> int:
@@ -102,8 +112,15 @@ class Lengths:
 
     def prompt_runs(self) -> tuple[tuple[int, int], ...]:
         """New and past tokens of each run that the prompt takes."""
-        chunk = min(self.chunk or self.prompt, self.prompt)
-        return tuple((min(chunk, self.prompt - past), past) for past in range(0, self.prompt, chunk))
+        first = self.cached_tokens
+        chunk = min(self.chunk or self.prompt, self.prompt - first)
+        return tuple((min(chunk, self.prompt - past), past) for past in range(first, self.prompt, chunk))
+
+
+def check_share(option: str, share: float) -> None:
+    """Raise UsageError for what is no share."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise UsageError(f"{option} must be a share from 0 to 1, not {share!r:.60}")
 
 
 def first_token(steps: Steps, batch: int, lengths: Lengths) -> Seconds:

@@ -47,7 +47,9 @@ class Server:
 
 @dataclass(slots=True)
 class Served:
-    """A request and when, in seconds, its prompt was begun, its first token came, and its last."""
+    """A request and when, in seconds, its prompt was begun, its first token came, and its last; taken: tokens of its
+    prompt that are in the cache.
+    """
 
     arrival: Arrival
     start: float = 0.0
@@ -142,7 +144,7 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
     Raises UsageError where one can't ever be admitted, and for more than MAX_TOKENS.
     """
     _check(arrivals, server)
-    served = tuple(Served(a) for a in arrivals)
+    served = tuple(Served(a, taken=a.cached) for a in arrivals)
     b = _Batch(server, server.cache_tokens)
     sent = min(concurrency or len(served), len(served))  # whose arrival is known
     now, busy, coming = arrivals[0].seconds, 0.0, 0
@@ -221,9 +223,9 @@ def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) 
     while prompts and left > 0:
         request = prompts[0]
         chunk = min(left, request.arrival.prompt - request.taken)
-        if whole and new and chunk < request.arrival.prompt:
+        if whole and new and chunk < request.arrival.prompt - request.arrival.cached:
             break
-        if not request.taken:
+        if request.taken == request.arrival.cached:
             request.start = now
         new, seen, left = new + chunk, seen + chunk * (request.taken + chunk / 2), left - chunk
         request.taken += chunk

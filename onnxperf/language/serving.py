@@ -76,7 +76,7 @@ class Service(Document):
         t, s = self.traffic, self.server
         return {
             "qps": t.qps, "concurrency": t.concurrency or None, "prompt_lengths": t.prompts,
-            "output_lengths": t.outputs, "requests": t.requests, "seed": t.seed,
+            "output_lengths": t.outputs, "requests": t.requests, "seed": t.seed, "cached": t.cached,
             "running": s.running, "cache_tokens": s.cache_tokens, "budget_tokens": s.budget,
             **{name: time.to_dict() for name, time in self.times.items()},
             **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
@@ -97,7 +97,7 @@ def serve(
     """
     if steps.plan.microbatches > 1:
         raise UsageError(f"requests can't be simulated with microbatches ({steps.plan}): leave them or --qps out")
-    drawn = [t.arrivals(positions) for t in asked]
+    drawn = [t.arrivals(positions, steps.engine.block) for t in asked]
     steps = steps.made_for(max(a.prompt + a.output for arrivals in drawn for a in arrivals))
     most = steps.share(max(t.concurrency or running for t in asked))
     e = steps.engine

@@ -31,8 +31,10 @@ ASSUMED = (
 )
 UNDER_ENGINE = (
     "requests: a simulation of the engine's scheduler, in which a request is admitted once the cache has room for all"
-    " of its tokens; prefix caching finds nothing",
+    " of its tokens",
 )
+#: Of prompts of which no share is said to be cached.
+NOTHING_CACHED = "prefix caching finds nothing: --cached says what share of a prompt it has"
 TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
 CURVE = (
@@ -47,6 +49,7 @@ def show(out: Console, g: Generation) -> None:
     lengths = g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
     plan = f" · {g.plan}" if g.plan else ""
+    chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
     about = f"{g.model} · {g.gpu}{plan} · {_engine(g)} · {_types(g)}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
@@ -62,6 +65,7 @@ def show(out: Console, g: Generation) -> None:
     elif g.service is not None:
         put(out, [service_sheet(g.service)])
     assumed = ASSUMED if g.engine == USUAL_ENGINE else UNDER_ENGINE
+    assumed = assumed if g.engine == USUAL_ENGINE or lengths.cached else (*assumed, NOTHING_CACHED)
     put_notes(out, (*g.notes, *(assumed if g.service is not None else ())))
 
 
