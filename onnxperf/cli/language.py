@@ -16,6 +16,9 @@ from onnxperf.ground.output import deliver, telling
 ARRIVING = {"qps": "qps", "prompts": "prompt_lengths", "outputs": "output_lengths"}
 ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 
+#: What the runs are made of; the first three are files.
+CONSTRUCTION = ("config", "prefill", "draft", "weights", "cache", "prune_lm_head", "engine", "accept", "draft_tokens")
+
 
 @command()
 @click.argument("model", type=click.Path(), required=False)
@@ -29,6 +32,12 @@ ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
 @click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
               help="Share of each prompt that is in the prefix cache.")  # fmt: skip
+@click.option("--draft", type=click.Path(), metavar="config.json",
+              help="With --config: the config of a draft model, for speculative decoding.")  # fmt: skip
+@click.option("--accept", type=Number(), metavar="0.7",
+              help="With --draft: how likely a proposed token is accepted.")  # fmt: skip
+@click.option("--draft-tokens", type=int, metavar="K",
+              help="With --draft: tokens proposed in a step.  [default: 4]")  # fmt: skip
 @click.option("--weights", type=OneOf(WEIGHTS),
               help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip
 @click.option("--cache", type=OneOf(CACHES),
@@ -95,6 +104,10 @@ def llm(
     graphs for decode steps, its all-reduce of small messages, joined products, time of its host, and weights in the
     format of the config's quantization_config. --precision fp8 then quantises products, and attention stays in 16 bits.
 
+    --cached and --draft are formulas on the same runs, not measured. The cached share of a prompt takes no run, and the
+    rest attends to it. With --draft a step is K runs of the draft and one of MODEL with K + 1 tokens of each sequence,
+    and gives (1 - a^(K+1)) / (1 - a) tokens, a being --accept (Leviathan et al. 2023).
+
     \b
     Examples:
       onnxperf llm decoder.onnx --gpu h100 --prompt 2048 --output 256 --batch 1..64
@@ -102,6 +115,7 @@ def llm(
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
       onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --batch 1 --plot pareto.svg
+      onnxperf llm --config config.json --gpu h100 --engine vllm --draft small/config.json --accept 0.7
     """
     from onnxperf.ground.tables import console
     from onnxperf.language.core import generation, steps_of, traffic
@@ -109,10 +123,8 @@ def llm(
     from onnxperf.running.pipeline import Request
     from onnxperf.views.llm import check_plot, plot, show
 
-    construction = {
-        name: asked.pop(name) for name in ("config", "prefill", "weights", "cache", "prune_lm_head", "engine")
-    }
-    sources = files_read({"gpu": gpu, **asked}, model, construction["config"], construction["prefill"])
+    construction = {name: asked.pop(name) for name in CONSTRUCTION}
+    sources = files_read({"gpu": gpu, **asked}, model, *(construction[name] for name in CONSTRUCTION[:3]))
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)

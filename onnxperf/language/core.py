@@ -12,7 +12,7 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.export.decoder_quantised import FP8, Stored
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
-from onnxperf.ground.errors import UsageError, speaking_of_arguments
+from onnxperf.ground.errors import UsageError, counted, speaking_of_arguments
 from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
 from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
@@ -20,9 +20,9 @@ from onnxperf.ground.tables import size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
 from onnxperf.language.engines import ENGINES, Engine
-from onnxperf.language.generation import Batch, Lengths, by_batch, largest_batch
+from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, largest_batch
 from onnxperf.language.serving import Service, serve
-from onnxperf.language.steps import Steps
+from onnxperf.language.steps import Draft, Steps
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.passes.plan import parse_plan
 from onnxperf.passes.precision import lacks_unit
@@ -41,6 +41,8 @@ ASSUMED = (
 DECIDED = ("runtime", "opt_level", "ort_version", "ort_transformers", "compile_mode", "streams", "cuda_graph")
 SERVED_IN = ("keep", "bf16", "fp16", "fp8")
 WEIGHTS_ONLY = {"int4": Stored("int4", 4, block=128, scale_bits=20), "int8": Stored("int8", 8)}
+#: Tokens that a draft proposes in a step, and at most.
+USUAL_DRAFT, MOST_DRAFT = 4, 64
 #: Layers that repeat, at most, and how many more of them a model must have to be predicted from few.
 MOST_PERIOD, LEAST_PERIODS = 8, 3
 ENGINE = (
@@ -56,6 +58,15 @@ WINDOWS = (
     "{} of {} layers see the last {:,} positions only, and their keys and values are kept whole, as ONNX Runtime GenAI"
     " does: an engine that drops the rest keeps {} for a sample of {:,} positions instead of {}"
 )
+#: Of a draft.
+DRAFTED = (
+    "speculative decoding by a formula on single runs, not measured: a decode step is {} of the draft and one of the"
+    " model with {} tokens of each sample, and gives (1 - a^{}) / (1 - a) = {:.3g} tokens on average where each token"
+    " that is proposed is accepted with probability a = {:g}, independently (Leviathan et al. 2023, arXiv:2211.17192);"
+    " the draft runs the prompt as well, its weights and cache are in the memory, and choosing tokens takes no time;"
+    " tokens come several at a time, and inter-token latency is between those times"
+)
+SLOWER = "a token takes longer with the draft than without it at {}"
 #: Of a prompt that is in part in a prefix cache.
 CACHED = (
     "{:,} of {:,} tokens of a prompt have their keys and values in the prefix cache ({}): by assumption,"
@@ -92,11 +103,26 @@ STATES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Speculator(Document):
+    """What proposes tokens: a model, how likely each of its tokens is accepted, how many it proposes in a step, the
+    tokens that a step then gives on average, and its bytes on one GPU.
+    """
+
+    model: str
+    accept: float
+    tokens: int
+    tokens_per_step: float
+    weights_bytes: int
+    cache_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Generation(Document):
     """How a language model generates on a card.
 
     engine: what runs it; plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most,
-    batches of all.
+    batches of all. draft: what proposes tokens, None without; its bytes are not in weights_bytes and
+    cache_bytes_per_token, and in those of `batches`.
     weights, cache: the types in which weights of products, and keys and values, are kept, None for that of the
     activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
     capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
@@ -122,6 +148,7 @@ class Generation(Document):
     batches: tuple[Batch, ...]
     service: Service | None = None
     curve: tuple[Service, ...] = ()
+    draft: Speculator | None = None
     notes: tuple[str, ...] = ASSUMED
 
     def to_dict(self) -> dict[str, Any]:
@@ -131,7 +158,7 @@ class Generation(Document):
             **plain(self, "model", "gpu", "engine", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
             **plain(self.lengths, "prompt", "output", "chunk", "cached", "cached_tokens"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
-            **plain(self, "service", "curve", "notes"),
+            **plain(self, "service", "curve", "draft", "notes"),
         }  # fmt: skip
 
 
@@ -143,7 +170,9 @@ def llm(
     output_lengths: str | None = None, requests: int | None = None, seed: int = USUAL_SEED,
     dims: Mapping[str, int] | None = None, shapes: Mapping[str, Sequence[int]] | None = None,
     trip_counts: Mapping[str, int] | None = None,
-    engine: str = USUAL_ENGINE, cached: float = 0.0, **terms: Unpack[Keywords],
+    engine: str = USUAL_ENGINE, cached: float = 0.0,
+    draft: str | os.PathLike[str] | Mapping[str, Any] | None = None, accept: float | None = None,
+    draft_tokens: int | None = None, **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -160,6 +189,8 @@ def llm(
     concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
     10 for each; several, also as "1..256", give a curve. Outputs then vary by 3% around output by default, but
     under sglang: see `traffic`.
+    draft: with config, the config.json of a small model that proposes draft_tokens tokens in a step, 4 by default, each
+    of which the model accepts with probability `accept` (speculative decoding).
     cached: the share of each prompt whose keys and values a prefix cache has, in whole blocks of the engine's cache.
     engine: with config, the serving engine that runs it, vllm, sglang or trtllm, with its scheduler, all-reduce, fused
     kernels and host, and weights in the format that the configuration says; precision "fp8" then quantises products.
@@ -170,8 +201,10 @@ def llm(
     """
     with speaking_of_arguments():
         weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
-        asked = Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms))
-        steps, positions = steps_of(model, gpu, asked, config, prefill, weights, prune_lm_head, cache, engine)
+        steps, positions = steps_of(
+            model, gpu, Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms)), config,
+            prefill, weights, prune_lm_head, cache, engine, draft, accept, draft_tokens,
+        )  # fmt: skip
         lengths = Lengths(prompt, output, chunk, positions, cached, steps.engine.block)
         return generation(
             steps,
@@ -225,6 +258,10 @@ def generation(
     budget = lengths.chunk or steps.engine.tokens(find(steps.gpu)[0])
     services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell) if asked else ()
     last = steps.at(rows[0].batch, 1, lengths.last)
+    told = (
+        *_of_draft(steps, rows, services),
+        *_of_options(lengths, each + (steps.draft.resident.cache_bytes_per_token if steps.draft else 0), rows),
+    )
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime,
         precision=steps.precision or last.scenario.precision, engine=steps.engine.name,
@@ -233,8 +270,39 @@ def generation(
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
-        notes=(*ASSUMED, *_of_options(lengths, each, rows), *steps.notes(rows[0].batch, 1, lengths.last)),
+        draft=_speculator(steps), notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
+
+
+def _speculator(steps: Steps) -> Speculator | None:
+    """What is told of a draft."""
+    if (d := steps.draft) is None:
+        return None
+    held = d.resident.weights_bytes, d.resident.cache_bytes_per_token
+    return Speculator(d.steps.model.name, d.accept, d.tokens, d.per_step, *held)
+
+
+def _of_draft(steps: Steps, rows: Sequence[Batch], services: Sequence[Service]) -> tuple[str, ...]:
+    """What is assumed of a draft, and where it does not pay."""
+    if (d := steps.draft) is None:
+        return ()
+    told = DRAFTED.format(counted(d.tokens, "run"), d.tokens + 1, d.tokens + 1, d.per_step, d.accept)
+    batches = [(f"batch {b.batch:,}", b.speculation.speedup) for b in rows if b.speculation is not None]
+    loops = [(_arriving(s.traffic), s.speedup) for s in services if s.speedup is not None]
+    slower = [*_below_one(batches), *_below_one(loops)]
+    return told, *([SLOWER.format(", ".join(slower))] if slower else [])
+
+
+def _arriving(t: Traffic) -> str:
+    return f"{t.qps:g} requests/s" if t.qps is not None else f"{counted(t.concurrency, 'request')} at a time"
+
+
+def _below_one(speedups: Sequence[tuple[str, float]]) -> list[str]:
+    """The names of ascending sizes whose speedup rounds to less than 1; of all from one on, that one alone."""
+    below = [name for name, speedup in speedups if round(speedup, 2) < 1]
+    if len(below) > 1 and below == [name for name, _ in speedups[-len(below) :]]:
+        return [f"{below[0]} and more"]
+    return below
 
 
 def _of_options(lengths: Lengths, each: int, rows: Sequence[Batch]) -> tuple[str, ...]:
@@ -249,7 +317,8 @@ def _of_options(lengths: Lengths, each: int, rows: Sequence[Batch]) -> tuple[str
 
 def steps_of(
     model: Any, gpu: Gpu, asked: Request, config: Any = None, prefill: Any = None, weights: str | None = None,
-    prune_lm_head: bool = False, cache: str | None = None, engine: str = USUAL_ENGINE,
+    prune_lm_head: bool = False, cache: str | None = None, engine: str = USUAL_ENGINE, draft: Any = None,
+    accept: float | None = None, draft_tokens: int | None = None,
 ) -> tuple[Steps, int | None]:  # fmt: skip
     """The runs of a decoder, and the longest context that it was made for, where that is known; arguments as of `llm`.
 
@@ -262,7 +331,11 @@ def steps_of(
     engine = choice_named(engine, ENGINES)
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r:.60}: it is one of {', '.join(ENGINES)}")
+    if draft is None and (accept, draft_tokens) != (None, None):
+        raise UsageError("--accept and --draft-tokens need --draft, the config.json of a model that proposes tokens")
     if config is None:
+        if draft is not None:
+            raise UsageError("--draft needs --config: of a file the run that verifies proposed tokens can't be made")
         if engine != USUAL_ENGINE:
             raise UsageError(f"--engine {engine} needs --config: a file holds the graph of ONNX Runtime")
         if weights is not None or cache is not None or prune_lm_head:
@@ -273,31 +346,78 @@ def steps_of(
         return steps, None
     if prefill is not None:
         raise UsageError("--config makes one graph for prefill and decode: leave --prefill out")
-    c, name = (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
-    if engine != USUAL_ENGINE:
-        return under(ENGINES[engine], c, name, gpu, asked, weights, cache), c.positions
+    c, name = _configuration(config)
+    how: dict[str, Any] = {"gpu": gpu, "asked": asked, "weights": weights, "cache": cache}
+    how |= {"prune": prune_lm_head or engine != USUAL_ENGINE}
+    steps = config_steps(c, name, ENGINES[engine], **how)
+    if draft is None:
+        return steps, c.positions
+    d, small = _configuration(draft)
+    if d.vocab != c.vocab:
+        both = f"{d.vocab:,} tokens, and the model of {c.vocab:,}"
+        raise UsageError(f"--draft has a vocabulary of {both}: it must be the same for a draft to propose tokens")
+    if steps.plan.microbatches > 1 or c.state or d.state:
+        why = "with microbatches" if steps.plan.microbatches > 1 else "of models with states, which take no token back"
+        raise UsageError(f"--draft: speculative decoding {why} is not predicted")
+    share, tokens = _accepted(accept, draft_tokens)
+    verifying = config_steps(c, name, replace(ENGINES[engine], launch_s=0.0), **{**how, "prune": False})
+    try:
+        proposing = config_steps(d, small, replace(ENGINES[engine], step_s=0.0, request_s=0.0), **how)
+        kept = proposing.resident()
+    except UsageError as e:
+        raise UsageError(f"--draft: {e}") from None
+    return (
+        replace(steps, draft=Draft(proposing, verifying, share, tokens, kept, steps.resident())),
+        min(c.positions, d.positions),
+    )
+
+
+def _configuration(config: Any) -> tuple[DecoderConfig, str]:
+    """A configuration that is given as a file or as what it holds, and the name of the file."""
+    return (config_of(config), "") if isinstance(config, Mapping) else (read_config(config), os.fspath(config))
+
+
+def _accepted(accept: float | None, tokens: int | None) -> tuple[float, int]:
+    """How likely a proposed token is accepted, and how many are proposed. Raises UsageError where they can't be."""
+    if accept is None:
+        raise UsageError("--draft needs --accept: how likely the model accepts a proposed token, such as 0.7")
+    check_share("--accept", accept)
+    tokens = USUAL_DRAFT if tokens is None else tokens
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 1 <= tokens <= MOST_DRAFT:
+        raise UsageError(f"--draft-tokens must be a whole number from 1 to {MOST_DRAFT}, not {tokens!r:.60}")
+    return accept, tokens
+
+
+def config_steps(
+    c: DecoderConfig, name: str, engine: Engine, gpu: Gpu, asked: Request, weights: str | None, cache: str | None,
+    prune: bool,
+) -> Steps:  # fmt: skip
+    """The runs of a configuration under an engine; prune: logits of the last position only."""
+    if engine.name != USUAL_ENGINE:
+        return under(engine, c, name, gpu, asked, weights, cache, prune)
     served = c.dtype if c.dtype != "float32" else _half(gpu)
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
-    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune_lm_head}
+    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune}
     built = opened(decoder(c, **how))._replace(name=name or c.model_type)
     begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.prompt_apart else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
     told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == served else []
-    told += [] if prune_lm_head else [EVERY_POSITION]
+    told += [] if prune else [EVERY_POSITION]
     told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
     told += [LATENT.format(c.latent + c.rope_dim, c.latent)] if c.latent else []
     told += [SPARSE.format(c.index_count)] if c.index_count else []
     told += [_kept_states(c)] if c.state else []
     shared = sum(b.back > 0 for b in c.blocks)
     told += [SHARED.format(shared, c.layers)] if shared else []
-    steps = Steps(built, gpu, asked, begins, told=tuple(told))
+    steps = Steps(built, gpu, asked, begins, told=tuple(told), engine=engine)
     steps.check()
-    return steps, c.positions
+    return steps
 
 
 def under(
-    engine: Engine, c: DecoderConfig, name: str, gpu: Gpu, asked: Request, weights: str | None, cache: str | None
+    engine: Engine, c: DecoderConfig, name: str, gpu: Gpu, asked: Request, weights: str | None, cache: str | None,
+    prune: bool,
 ) -> Steps:  # fmt: skip
     """The runs of a decoder under a serving engine. Raises UsageError for what the engine decides itself."""
     flag = f"--engine {engine.name}"
@@ -324,7 +444,7 @@ def under(
     asked = replace(asked, terms={**asked.terms, "precision": "keep"})
 
     def runs(c: DecoderConfig) -> Steps:
-        how: dict[str, Any] = {"dtype": dtype, "cache": cache, "prune_head": True}
+        how: dict[str, Any] = {"dtype": dtype, "cache": cache, "prune_head": prune}
         built = opened(decoder(c, **how))._replace(name=name or c.model_type)
         begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
         return Steps(

@@ -11,7 +11,7 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import cached_tokens
-from onnxperf.language.steps import Seconds, Steps
+from onnxperf.language.steps import Draft, Seconds, Steps
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.memory import Memory
 
@@ -19,13 +19,28 @@ TRIES = 12  # batches that are tried in search of the largest
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation(Document):
+    """What a decode step with a draft consists of, on average over the output, and what a token takes without one.
+
+    proposal: the draft's runs; verification: the model's run; without: time per output token with no draft; speedup:
+    that over the time per output token with it.
+    """
+
+    proposal: Seconds
+    verification: Seconds
+    without: Seconds
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
 class Batch(Document):
     """What a batch of samples comes to, all with the same lengths and begun together.
 
-    first: until the first token of each sample; token: each further one, on average; begin, end: with the shortest and
-    the longest context; whole: until the last token. needed_bytes: the most of the card's memory that any run needs,
-    with CUDA's context; cache_bytes: what keys, values and states take of it; longest_context: tokens of a sample,
-    prompt and output, for whose cache there is room.
+    first: until the first token of each sample; token: each further one, on average; begin, end: the decode step with
+    the shortest and the longest context; whole: until the last token. needed_bytes: the most of the card's memory that
+    any run needs, with CUDA's context; cache_bytes: what keys, values and states take of it; longest_context: tokens of
+    a sample, prompt and output, for whose cache there is room. speculation: None without a draft; with one, its weights
+    and cache are in all bytes.
     """
 
     batch: int
@@ -38,6 +53,7 @@ class Batch(Document):
     cache_bytes: int
     capacity_bytes: int
     longest_context: int
+    speculation: Speculation | None = None
 
     @property
     def fits(self) -> bool:
@@ -66,7 +82,7 @@ class Batch(Document):
             "time_per_output_token": self.token.to_dict(), "first_decode_step": self.begin.to_dict(),
             "last_decode_step": self.end.to_dict(), "total": self.whole.to_dict(),
             **plain(self, "tokens_per_second", "decode_tokens_per_second"), "memory_bytes": self.needed_bytes,
-            **plain(self, "cache_bytes", "fits", "longest_context"),
+            **plain(self, "cache_bytes", "fits", "longest_context", "speculation"),
         }  # fmt: skip
 
 
@@ -124,44 +140,69 @@ def check_share(option: str, share: float) -> None:
 
 
 def first_token(steps: Steps, batch: int, lengths: Lengths) -> Seconds:
-    """The runs of a prompt one after the other: whole chunks, interpolated over their past, and what is left."""
+    """The runs of a prompt one after the other: whole chunks, interpolated over their past, and what is left; then
+    those of a draft, which needs the prompt in its cache as well.
+    """
     runs = lengths.prompt_runs()
     whole = [past for new, past in runs[1:] if new == runs[0][0]]
     rest = [steps.seconds(batch, *run) for run in runs[-1:] if len(runs) > 1 and run[0] != runs[0][0]]
-    return sum(rest, steps.seconds(batch, *runs[0]) + steps.over(batch, runs[0][0], whole))
+    read = sum(rest, steps.seconds(batch, *runs[0]) + steps.over(batch, runs[0][0], whole))
+    return read if steps.draft is None else read + first_token(steps.draft.steps, batch, lengths)
 
 
 def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: int) -> Batch:
     """What a batch comes to: tokens of the output behind the first take a decode step each. Bytes are of one GPU."""
     samples = steps.share(batch)
     pasts = range(lengths.prompt, lengths.last + 1)
-    decode = steps.over(samples, 1, pasts).times(1 / len(pasts))
-    ends = [steps.seconds(samples, 1, past) for past in (pasts[0], pasts[-1])]
+    decode = steps.decode(samples, pasts).times(1 / len(pasts))
+    token = decode.times(1 / steps.per_step)
+    ends = [steps.decode(samples, (past,)) for past in (pasts[0], pasts[-1])]
     m = steps.at(samples, 1, lengths.last).memory
-    each = cache_bytes_per_token * samples
-    needed, states = needed_bytes(steps, samples, lengths), samples * steps.state_bytes()
+    each, d = cache_bytes_per_token * samples, steps.draft
+    kept = samples * (steps.state_bytes() + (d.resident.cache_bytes_per_token * lengths.longest if d else 0))
     return Batch(
-        batch=batch, output=lengths.output, first=first_token(steps, samples, lengths), token=decode, begin=ends[0],
-        end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest) + states,
-        capacity_bytes=m.capacity_bytes, longest_context=longest_context(m, steps, each, lengths),
+        batch=batch, output=lengths.output, first=first_token(steps, samples, lengths), token=token, begin=ends[0],
+        end=ends[1], needed_bytes=needed_bytes(steps, samples, lengths),
+        cache_bytes=each * (steps.room or lengths.longest) + kept, capacity_bytes=m.capacity_bytes,
+        longest_context=longest_context(m, steps, each, samples, lengths),
+        speculation=None if d is None else speculation(steps, d, samples, pasts, token),
     )  # fmt: skip
 
 
+def speculation(steps: Steps, draft: Draft, samples: int, pasts: Sequence[int], token: Seconds) -> Speculation:
+    """What a step with a draft consists of, and a step without: averages over `pasts`. token: each with the draft."""
+    each = draft.proposal(samples, pasts), draft.verification(samples, pasts), steps.over(samples, 1, pasts)
+    proposal, verification, without = (s.times(1 / len(pasts)) for s in each)
+    return Speculation(proposal, verification, without, without.seconds / token.seconds)
+
+
 def needed_bytes(steps: Steps, batch: int, lengths: Lengths) -> int:
-    """The most memory that a prompt's first and last run and the last decode step need."""
-    runs = lengths.prompt_runs()
-    return steps.needed_bytes((batch, new, past) for new, past in {runs[0], runs[-1], (1, lengths.last)})
+    """The most memory that a prompt's first and last run and the last decode step need, of the model beside what a
+    draft keeps, and of the draft beside what the model keeps.
+    """
+    runs, d = lengths.prompt_runs(), steps.draft
+    read, step = [(batch, *run) for run in {runs[0], runs[-1]}], (batch, 1, lengths.last)
+    if d is None:
+        return steps.needed_bytes([*read, step])
+    verify = (batch, steps.width, lengths.last)
+    main = max(steps.needed_bytes(read), d.verifying.needed_bytes([verify]))
+    return max(
+        main + d.resident.bytes(batch, lengths.longest + d.tokens),
+        d.steps.needed_bytes([*read, step]) + d.main.bytes(batch, lengths.longest),
+    )
 
 
-def longest_context(m: Memory, steps: Steps, each: int, lengths: Lengths) -> int:
-    """Tokens for whose caches, of `each` bytes a token, there is room beside what else a decode step of these lengths
-    needs; those that the model itself has room for where that is fixed.
+def longest_context(m: Memory, steps: Steps, each: int, samples: int, lengths: Lengths) -> int:
+    """Tokens for whose caches, of `each` bytes a token of all samples and a draft's, there is room beside what else a
+    decode step of these lengths needs; those that the model itself has room for where that is fixed.
     """
     if steps.room or not each:
         return steps.room or lengths.positions or lengths.longest
     held = steps.copies * each * (lengths.longest if steps.copies == 1 else lengths.last)
-    room = m.capacity_bytes - m.context_bytes - m.total_bytes + held
-    most = max(0, int(room // (steps.copies * each)))
+    room, more = m.capacity_bytes - m.context_bytes - m.total_bytes + held, 0
+    if steps.draft:
+        room, more = room - steps.draft.resident.weights_bytes, samples * steps.draft.resident.cache_bytes_per_token
+    most = max(0, int(room // (steps.copies * each + more)))
     return most if lengths.positions is None else min(most, lengths.positions)
 
 

@@ -9,12 +9,16 @@ both go through the products as a prompt of that many, and what the context of t
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from onnxperf.ground.output import Progress
 from onnxperf.language.service import Price
 from onnxperf.language.steps import Seconds, Steps
 
+Runs = Callable[[int, int, int], Seconds]  # of `Steps.seconds`
+Prices = tuple[Price, Price, Price]  # as predicted, and by the lower and the upper ends of the ranges
 SMALLEST = 16  # tokens of a prompt above one; below, a run takes as long as for one, but for what is interpolated
 GROWTH = 4  # from one number of requests that decode to the next that is predicted, and of tokens of prompts to LARGE
 LARGE = 256  # tokens from which on products are bound by computing, in tiles: each double number is predicted
@@ -43,26 +47,53 @@ def grown(first: int, last: int, large: int | None = None) -> tuple[int, ...]:
     return (*numbers, max(last, 2))
 
 
-def prices(steps: Steps, running: int, budget: int, tell: Progress | None = None) -> tuple[Price, Price, Price]:
+def prices(steps: Steps, running: int, budget: int, tell: Progress | None = None) -> Prices:
     """Prices for up to `running` requests and `budget` new tokens at a time: as predicted, and by the lower and the
     upper ends of the ranges. Contexts go up to what `steps` is made for.
+
+    With a draft, requests that decode have `width` tokens each in the products, and what the draft runs comes on top.
     """
-    longest = max(steps.longest, 3)
+    longest, d = max(steps.longest, 3), steps.draft
+    if d is None:
+        return _prices(steps.seconds, steps.seconds, longest, running, budget, 1, tell)
+    steps_of_draft = partial(_times, d.steps.seconds, d.tokens)
+    main = _prices(d.verifying.seconds, steps.seconds, longest, running, budget, steps.width, tell)
+    beside = _prices(steps_of_draft, d.steps.seconds, longest, running, budget, 1, tell)
+
+    def both(model: Price, draft: Price) -> Price:
+        def of(decoding: int, context: float, new: int, past: float) -> float:
+            alone = draft(decoding, context, 0, 0.0) if decoding else 0.0
+            return model(decoding, context, new, past) + alone + (draft(0, 0.0, new, past) if new else 0.0)
+
+        return of
+
+    first, low, high = (both(model, draft) for model, draft in zip(main, beside, strict=True))
+    return first, low, high
+
+
+def _times(seconds: Runs, factor: float, batch: int, new: int, past: int) -> Seconds:
+    return seconds(batch, new, past).times(factor)
+
+
+def _prices(
+    decode: Runs, read: Runs, longest: int, running: int, budget: int, width: int, tell: Progress | None
+) -> Prices:
+    """Prices of one model by its runs of decode steps, of `width` tokens of each request, and of prompts."""
     batches, tokens = grown(1, running), grown(SMALLEST, budget, LARGE)
     some, few = (sorted({each[i] for i in (0, len(each) // 2, -1)}) for each in (batches, tokens))  # with context
     done, todo = 0, len(batches) + len(some) + len(tokens) + len(few)
 
-    def seconds(batch: int, new: int, past: int) -> Seconds:
+    def seconds(run: Runs, batch: int, new: int, past: int) -> Seconds:
         nonlocal done
         done += 1
         if tell:
             tell("iterations", done, todo)
-        return steps.seconds(batch, new, past)
+        return run(batch, new, past)
 
-    begin = {b: seconds(b, 1, 1) for b in batches}
-    end = {b: seconds(b, 1, longest) for b in some}
-    short = {n: seconds(1, n, 0) for n in tokens}
-    long = {n: seconds(1, n, longest) for n in few}
+    begin = {b: seconds(decode, b, width, 1) for b in batches}
+    end = {b: seconds(decode, b, width, longest) for b in some}
+    short = {n: seconds(read, 1, n, 0) for n in tokens}
+    long = {n: seconds(read, 1, n, longest) for n in few}
 
     def price(which: int) -> Price:
         def line(runs: dict[int, Seconds]) -> Line:
@@ -80,7 +111,7 @@ def prices(steps: Steps, running: int, budget: int, tell: Progress | None = None
             alone = step.at(decoding) + more
             if not new:
                 return alone
-            return max(prompt.at(new + decoding) + deeper.at(new) * past + more, alone if decoding else 0.0)
+            return max(prompt.at(new + decoding * width) + deeper.at(new) * past + more, alone if decoding else 0.0)
 
         return of
 

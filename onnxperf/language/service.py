@@ -14,8 +14,10 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import ceil
 
-from onnxperf.ground.errors import UsageError
+from onnxperf.ground.errors import UsageError, counted
 from onnxperf.language.arrivals import Arrival
 
 #: Seconds of an iteration: requests that decode, their mean context, new tokens of prompts, and what lies before these
@@ -29,7 +31,9 @@ class Server:
     """running: requests that may be in the batch; cache_tokens: for which the cache has room; budget: new tokens of an
     iteration, of prompts and decode steps. mixed: prompts and decode steps share an iteration, else prompts go first;
     whole: a prompt is not divided unless it is longer than the budget. front_s: between the end of a request in a
-    closed loop and the arrival of the next at the scheduler. block: tokens of a block of the cache.
+    closed loop and the arrival of the next at the scheduler. block: tokens of a block of the cache. width: tokens of
+    each request that a decode step runs, with a draft those it proposed and one more; per_step: that it gives, on
+    average.
     """
 
     running: int
@@ -39,10 +43,18 @@ class Server:
     whole: bool = False
     front_s: float = 0.0
     block: int = 1
+    width: int = 1
+    per_step: float = 1.0
 
     def held(self, request: Served) -> int:
-        """Tokens of the cache that are kept for a request: whole blocks for its prompt and its output."""
-        return -(-(request.arrival.prompt + request.arrival.output) // self.block) * self.block
+        """Tokens of the cache that are kept for a request: whole blocks for its prompt, its output and what a draft
+        proposes beyond.
+        """
+        return -(-(request.arrival.prompt + request.arrival.output + self.width - 1) // self.block) * self.block
+
+    def steps(self, request: Served) -> int:
+        """Decode steps that a request takes: for each token behind the first one, or for `per_step` of them."""
+        return ceil((request.arrival.output - 1) / self.per_step)
 
 
 @dataclass(slots=True)
@@ -108,7 +120,7 @@ class _Batch:
     due: list[int] = field(default_factory=list)
     iteration: int = 0  # in which requests decode
     decoding: int = 0
-    context: int = 0
+    context: float = 0
 
     def admit(self) -> None:
         """Let those that wait join, while there is room."""
@@ -121,7 +133,7 @@ class _Batch:
         """The first token of a request is there."""
         request.first = now
         self.decoding, self.context = self.decoding + 1, self.context + request.arrival.prompt
-        last = self.iteration + request.arrival.output - 1
+        last = self.iteration + self.server.steps(request)
         self.ends[last].append(request)
         heapq.heappush(self.due, last)
 
@@ -134,7 +146,7 @@ class _Batch:
             request.end = now
             self.room += self.server.held(request)
             self.decoding -= 1
-            self.context -= request.arrival.prompt + request.arrival.output - 1
+            self.context -= request.arrival.prompt + self.server.steps(request) * self.server.per_step
         return gone
 
 
@@ -162,17 +174,17 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
             now = served[coming].arrival.seconds
             continue
         joined = b.decoding if server.mixed or not b.prompts else 0  # that decode in this iteration
-        new, past, done = _chunks(b.prompts, server.budget - joined, now, server.whole)
+        new, past, done = _chunks(b.prompts, server.budget - joined * server.width, now, server.whole)
         steps, mean = 1, b.context / b.decoding if joined else 0.0
         if not new:
             free = not b.waiting and b.decoding < server.running and coming < sent
             until = served[coming].arrival.seconds - now if free else None
-            steps = _steps(b.due[0] - b.iteration, until, price, joined, mean)
-        each = price(joined, mean + (steps - 1) / 2 if joined else 0.0, new, past)
+            steps = _steps(b.due[0] - b.iteration, until, partial(price, joined), mean, server.per_step)
+        each = price(joined, mean + (steps - 1) / 2 * server.per_step if joined else 0.0, new, past)
         now, busy, iterations = now + steps * each, busy + steps * each, iterations + steps
         decoded, prompted = decoded + steps * joined, prompted + new
         if joined:
-            b.iteration, b.context = b.iteration + steps, b.context + steps * joined
+            b.iteration, b.context = b.iteration + steps, b.context + steps * joined * server.per_step
             gaps[each] += (steps - 1) * joined
             for before, n in last:
                 gaps[now - (steps - 1) * each - before] += n
@@ -186,16 +198,18 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
     return Simulation(served, now - arrivals[0].seconds, busy, iterations, decoded, prompted, tuple(gaps.items()))
 
 
-def _steps(most: int, until: float | None, price: Price, decoding: int, context: float) -> int:
+def _steps(
+    most: int, until: float | None, price: Callable[[float, int, float], float], context: float, growth: float
+) -> int:
     """Iterations that decode alone until the next end, `most` of them, or until the next arrival can be admitted, in
-    `until` seconds: the fewest that take as long.
+    `until` seconds: the fewest that take as long. Each adds `growth` to the mean context; price is of these requests.
     """
-    if until is None or price(decoding, context, 0, 0.0) >= until:
+    if until is None or price(context, 0, 0.0) >= until:
         return most if until is None else 1
     low, high = 1, most
     while low < high:
         middle = (low + high) // 2
-        if middle * price(decoding, context + (middle - 1) / 2, 0, 0.0) >= until:
+        if middle * price(context + (middle - 1) / 2 * growth, 0, 0.0) >= until:
             high = middle
         else:
             low = middle + 1
@@ -241,8 +255,8 @@ def _check(arrivals: Sequence[Arrival], server: Server) -> None:
         raise UsageError(
             f"a request of {longest:,} tokens can't be served, {room}: use shorter requests or another card"
         )
-    if server.budget <= server.running:
-        why = "each decode takes one token, prefill the rest"
+    if server.budget <= server.running * server.width:
+        why = f"each decode takes {counted(server.width, 'token')}, prefill the rest"
         raise UsageError(f"--chunk {server.budget} is too small for {server.running} concurrent requests: {why}")
     if (total := sum(a.output for a in arrivals)) > MAX_TOKENS:
         fewer = max(len(arrivals) * MAX_TOKENS // total, 1)

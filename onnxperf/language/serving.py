@@ -46,7 +46,8 @@ class Service(Document):
     times: by name of TIMES, and GAPS; tokens_per_second: generated, from the first arrival to the last token, by all
     `gpus`; utilisation: the share of that
     time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
-    of each of `groups` of GPUs.
+    of each of `groups` of GPUs. speedup: with a draft, the mean time per output token without one over that with it, of
+    the same requests; then tokens come several at a time, and GAPS are between those times.
     """
 
     traffic: Traffic
@@ -59,6 +60,7 @@ class Service(Document):
     iterations: int
     groups: int = 1
     gpus: int = 1
+    speedup: float | None = None
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -81,7 +83,7 @@ class Service(Document):
             **{name: time.to_dict() for name, time in self.times.items()},
             **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
             **plain(self, "tokens_per_second_per_gpu", "utilisation"), "mean_decoding": self.batch,
-            **plain(self, "iterations", "groups"),
+            **plain(self, "iterations", "groups", "speedup"),
         }  # fmt: skip
 
 
@@ -93,7 +95,8 @@ def serve(
 
     Of requests that arrive at a rate `running` are served at a time; caches take `each` bytes a token. Groups of GPUs
     that divide the batch are servers of their own, which requests go to in turn. Raises UsageError where a request is
-    too long for the card's memory, the traffic can't be, or a plan has microbatches.
+    too long for the card's memory, the traffic can't be, or a plan has microbatches. With a draft all are served
+    without it as well.
     """
     if steps.plan.microbatches > 1:
         raise UsageError(f"requests can't be simulated with microbatches ({steps.plan}): leave them or --qps out")
@@ -102,14 +105,23 @@ def serve(
     most = steps.share(max(t.concurrency or running for t in asked))
     e = steps.engine
     room = cache_tokens(steps, most, budget, each)
-    server = Server(most, room, max(budget, most + 1), e.mixed, e.whole, e.front_s, e.block)
+    shape = e.block, steps.width, steps.per_step
+    server = Server(most, room, max(budget, most * steps.width + 1), e.mixed, e.whole, e.front_s, *shape)
     by = prices(steps, most, budget, tell)
-    services = []
-    for t, arrivals in zip(asked, drawn, strict=True):
-        services.append(
-            _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by)
-        )
-    return tuple(services)
+    services = tuple(
+        _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by)
+        for t, arrivals in zip(asked, drawn, strict=True)
+    )
+    if steps.draft is None:
+        return services
+    plain_ones = serve(replace(steps, draft=None), asked, running, budget, each, positions, tell)
+    return tuple(replace(s, speedup=_speedup(s, without)) for s, without in zip(services, plain_ones, strict=True))
+
+
+def _speedup(service: Service, without: Service) -> float | None:
+    """How much sooner a token comes on average than in another service; None where requests have one token only."""
+    token, other = (s.times["time_per_output_token"].mean.seconds for s in (service, without))
+    return other / token if token else None
 
 
 def _service(
@@ -150,16 +162,25 @@ def spread(simulated: Sequence[Sequence[tuple[float, int]]]) -> Spread:
 
 
 def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
-    """Tokens for whose caches, of `each` bytes, there is room beside what else the largest iterations need.
+    """Tokens for whose caches, of `each` bytes and a draft's, there is room beside what else the largest iterations
+    need.
 
     The cache is taken to be in pages, as vLLM's is: a token takes its bytes wherever there is room.
     """
-    each = max(each * steps.copies, 1)
+    each, d = max(each * steps.copies, 1), steps.draft
+    prompt, step = (1, budget, 0 if budget > 1 else 1), (running, steps.width, 1)
+    if d is None:
+        runs, whole = [(steps, prompt, each, 0), (steps, step, each, 0)], each
+    else:  # each of two models runs beside the weights of the other
+        small, beside = d.resident.cache_bytes_per_token, d.resident.weights_bytes
+        runs = [(steps, prompt, each, beside), (d.verifying, step, each, beside)]
+        runs += [(d.steps, run, small, d.main.weights_bytes) for run in (prompt, (running, 1, 1))]
+        whole = each + small
     rooms = []
-    for batch, new in ((1, budget), (running, 1)):
-        m = steps.at(batch, new, 0 if new > 1 else 1).memory
-        held = batch * each * (steps.room or (steps.longest if steps.copies == 1 else 1))
-        rooms.append(steps.engine.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + held)
+    for model, run, held, beside in runs:
+        m = model.at(*run).memory
+        caches = run[0] * held * (model.room or (model.longest if model.copies == 1 else 1))
+        rooms.append(model.engine.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + caches - beside)
     if min(rooms) <= 0:
         raise UsageError("weights and activations alone don't fit into GPU memory")
-    return int(steps.engine.cache * min(rooms) // each)
+    return int(steps.engine.cache * min(rooms) // whole)

@@ -61,6 +61,57 @@ class Seconds(Document):
 
 
 @dataclass(frozen=True, slots=True)
+class Resident:
+    """What a model keeps in the memory of one GPU from run to run: weights, of each token of a sample keys and values,
+    of each sample states.
+    """
+
+    weights_bytes: int
+    cache_bytes_per_token: int
+    state_bytes: int = 0
+
+    def bytes(self, samples: int, tokens: int) -> int:
+        """Of so many samples with caches for `tokens` each."""
+        return self.weights_bytes + samples * (self.cache_bytes_per_token * tokens + self.state_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A small model that proposes tokens one after the other, which the model then verifies in one run: speculative
+    decoding (Leviathan et al. 2023, arXiv:2211.17192).
+
+    steps: runs of the draft, without the host's part of an iteration; verifying: runs of the model with logits of every
+    position, replayed as its decode steps are; accept: how likely a proposed token is the model's, each independently;
+    tokens: that are proposed in a step; resident, main: what the draft and the model keep in memory.
+    """
+
+    steps: Steps
+    verifying: Steps
+    accept: float
+    tokens: int
+    resident: Resident
+    main: Resident
+
+    @property
+    def per_step(self) -> float:
+        """Tokens that a step gives a sample on average, (1 - a^(K + 1)) / (1 - a) of K proposed ones: equation 1."""
+        return float(sum(self.accept**i for i in range(self.tokens + 1)))
+
+    def proposal(self, batch: int, pasts: Sequence[int]) -> Seconds:
+        """The draft's runs of a step after each of `pasts`."""
+        return self.steps.over(batch, 1, pasts).times(self.tokens)
+
+    def verification(self, batch: int, pasts: Sequence[int]) -> Seconds:
+        """The model's run of a step after each of `pasts`: the proposed tokens and the one before them."""
+        return self.verifying.over(batch, self.tokens + 1, pasts)
+
+    def made_for(self, longest: int) -> Draft:
+        """The same with caches for samples of another length, and for the tokens of a last step beyond it."""
+        longest += self.tokens
+        return replace(self, steps=self.steps.made_for(longest), verifying=self.verifying.made_for(longest))
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
     """A decoder on a card, or on a group of cards, the lengths of whose runs are chosen.
 
@@ -70,7 +121,8 @@ class Steps:
     told: notes on how the model was made; engine: what runs it, and `stored` how that has the
     weights of products; precision: what was asked for, where the runs have another, "" where they have it.
     thin: the same of two decoders with few layers, which differ by a period of the layers, and `times` how often that
-    is in the model beyond the first: runs are then predicted from these, in a part of the time.
+    is in the model beyond the first: runs are then predicted from these, in a part of the time. draft: what proposes
+    tokens, None where a decode step gives one.
     """
 
     model: Opened
@@ -84,6 +136,7 @@ class Steps:
     precision: str = ""
     thin: tuple[Steps, Steps] | None = field(default=None, repr=False, compare=False)
     times: int = 0
+    draft: Draft | None = field(default=None, repr=False)
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -140,6 +193,22 @@ class Steps:
         ends = zip(*(self.seconds(batch, new, past).ends() for past in contexts), strict=True)
         return Seconds(*(float(np.interp(pasts, contexts, end).sum()) for end in ends))
 
+    @property
+    def width(self) -> int:
+        """Tokens of each sample in a decode step."""
+        return self.draft.tokens + 1 if self.draft else 1
+
+    @property
+    def per_step(self) -> float:
+        """Tokens that a decode step gives each sample on average."""
+        return self.draft.per_step if self.draft else 1.0
+
+    def decode(self, batch: int, pasts: Sequence[int]) -> Seconds:
+        """A decode step after each of `pasts`, one after the other, see `over`."""
+        if self.draft is None:
+            return self.over(batch, 1, pasts)
+        return self.draft.proposal(batch, pasts) + self.draft.verification(batch, pasts)
+
     def cache_bytes_per_token(self) -> int:
         """Bytes of keys and values that a token of one sample takes, in the types that the run has."""
         dims = self._dims(self.model)
@@ -176,7 +245,13 @@ class Steps:
 
     def made_for(self, longest: int) -> Steps:
         """The same with a cache of another length."""
-        return replace(self, longest=longest)
+        return replace(self, longest=longest, draft=self.draft and self.draft.made_for(longest))
+
+    def resident(self) -> Resident:
+        """What the model keeps in memory."""
+        steps = self.made_for(2)
+        weights = steps.at(1, 1, 1).memory.weights_bytes
+        return Resident(weights, steps.cache_bytes_per_token(), steps.state_bytes())
 
     @property
     def copies(self) -> int:

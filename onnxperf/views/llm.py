@@ -41,6 +41,7 @@ CURVE = (
     "#requests", "#TTFT", "#80% interval", "#p99", "#TPOT", "#80% interval ", "#p99 ", "#tokens/s/user",
     "#tokens/s/GPU", "#utilization",
 )  # fmt: skip
+SPEEDUP = "#speedup"  # of a draft, in times per output token
 SPARE = ("longest context", "80% interval", "80% interval ")
 
 
@@ -57,9 +58,14 @@ def show(out: Console, g: Generation) -> None:
     cache = f"{size(g.cache_bytes_per_token)} of KV cache per token"
     most = f"largest batch that fits: {g.largest_batch:,}" if g.largest_batch else "batch 1 does not fit"
     out.print(f"weights {size(g.weights_bytes)}, {cache}; {most} ({size(g.capacity_bytes)})")
+    if (d := g.draft) is not None:
+        kept = f"weights {size(d.weights_bytes)}, {size(d.cache_bytes_per_token)} of KV cache per token"
+        step = f"{d.tokens_per_step:.3g} tokens a step of {d.tokens} proposed, each accepted with {d.accept:.4g}"
+        out.print(Text(printable(f"draft {d.model}: {kept}; {step}")))
     out.print()
     lines = tuple(_line(b) for b in g.batches)
-    put(out, [Sheet("time to first token (TTFT) and time per output token (TPOT)", NAMES, lines, SPARE)])
+    names = NAMES if g.draft is None else (*NAMES[:-1], SPEEDUP, NAMES[-1])
+    put(out, [Sheet("time to first token (TTFT) and time per output token (TPOT)", names, lines, SPARE)])
     if g.curve:
         put(out, [curve_sheet(g.curve)])
     elif g.service is not None:
@@ -75,6 +81,7 @@ def service_sheet(s: Service) -> Sheet:
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
     if s.traffic.concurrency:
         did += f" ({number(s.tokens_per_second_per_user)} per user, {number(s.tokens_per_second_per_gpu)} per GPU)"
+    did += "" if s.speedup is None else f", speedup {s.speedup:.2f} over no draft"
     load = f"utilization {s.utilisation:.0%}, on average {number(s.batch)} of {s.server.running} sequences decode"
     load += f", on each of {s.groups} groups" * (s.groups > 1)
     lines = tuple(
@@ -94,9 +101,11 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
             x for t in (first, token) for x in (duration(t.mean.seconds), _range(t.mean), duration(t.at[99].seconds))
         )
         rates = (s.tokens_per_second_per_user, s.tokens_per_second_per_gpu)
-        lines.append((str(s.traffic.concurrency), *times, *map(number, rates), f"{s.utilisation:.0%}"))
+        sooner = () if s.speedup is None else (f"{s.speedup:.2f}",)
+        lines.append((str(s.traffic.concurrency), *times, *map(number, rates), f"{s.utilisation:.0%}", *sooner))
+    names = CURVE if services[0].speedup is None else (*CURVE, SPEEDUP)
     return Sheet(
-        printable(f"closed loop, {_lengths(services[0])}"), CURVE, tuple(lines), ("80% interval", "80% interval ")
+        printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), ("80% interval", "80% interval ")
     )
 
 
@@ -122,7 +131,9 @@ def _types(g: Generation) -> str:
 def _line(b: Batch) -> tuple[str, ...]:
     times = (x for s in (b.first, b.token) for x in (duration(s.seconds), _range(s)))
     note = "" if b.fits else "does not fit"
-    return str(b.batch), *times, number(b.tokens_per_second), size(b.needed_bytes), f"{b.longest_context:,}", note
+    sooner = () if b.speculation is None else (f"{b.speculation.speedup:.2f}",)
+    sizes = size(b.needed_bytes), f"{b.longest_context:,}"
+    return str(b.batch), *times, number(b.tokens_per_second), *sizes, *sooner, note
 
 
 def _range(s: Seconds) -> str:
