@@ -32,6 +32,8 @@ CONSTRUCTION = ("config", "prefill", "draft", "weights", "cache", "prune_lm_head
 @click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
 @click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
               help="Share of each prompt that is in the prefix cache.")  # fmt: skip
+@click.option("--pools", metavar="1:2",
+              help="Instances for prefill : for decode, each of the GPUs of --parallel.")  # fmt: skip
 @click.option("--draft", type=click.Path(), metavar="config.json",
               help="With --config: the config of a draft model, for speculative decoding.")  # fmt: skip
 @click.option("--accept", type=Number(), metavar="0.7",
@@ -73,7 +75,7 @@ CONSTRUCTION = ("config", "prefill", "draft", "weights", "cache", "prune_lm_head
 @debug
 def llm(
     model: str | None, gpu: str, json_to: str | None, plot_to: str | None, batch: tuple[int, ...],
-    **asked: Any,
+    pools: str | None, **asked: Any,
 ) -> None:  # fmt: skip
     """Predict how a language model generates: time to first token (TTFT), time per output token (TPOT),
     throughput, memory.
@@ -104,9 +106,11 @@ def llm(
     graphs for decode steps, its all-reduce of small messages, joined products, time of its host, and weights in the
     format of the config's quantization_config. --precision fp8 then quantises products, and attention stays in 16 bits.
 
-    --cached and --draft are formulas on the same runs, not measured. The cached share of a prompt takes no run, and the
-    rest attends to it. With --draft a step is K runs of the draft and one of MODEL with K + 1 tokens of each sequence,
-    and gives (1 - a^(K+1)) / (1 - a) tokens, a being --accept (Leviathan et al. 2023).
+    --cached, --draft and --pools are formulas on the same runs, not measured. The cached share of a prompt takes no
+    run, and the rest attends to it. With --draft a step is K runs of the draft and one of MODEL with K + 1 tokens of
+    each sequence, and gives (1 - a^(K+1)) / (1 - a) tokens, a being --accept (Leviathan et al. 2023). With --pools 1:2
+    an instance for prefill gives first tokens and sends caches to two that decode, whose steps no prompt interrupts;
+    tokens/s are then of all instances.
 
     \b
     Examples:
@@ -116,10 +120,12 @@ def llm(
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
       onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --batch 1 --plot pareto.svg
       onnxperf llm --config config.json --gpu h100 --engine vllm --draft small/config.json --accept 0.7
+      onnxperf llm --config config.json --gpu h100 --engine vllm --parallel tp=2 --pools 1:2 --concurrency 1..256
     """
     from onnxperf.ground.tables import console
     from onnxperf.language.core import generation, steps_of, traffic
     from onnxperf.language.generation import Lengths
+    from onnxperf.language.pools import parse_pools
     from onnxperf.running.pipeline import Request
     from onnxperf.views.llm import check_plot, plot, show
 
@@ -136,6 +142,8 @@ def llm(
         steps, positions = steps_of(model, gpu, request, **construction)
         lengths = Lengths(**tokens, positions=positions, block=steps.engine.block)
         requests = traffic(lengths, **arrive, engine=steps.engine)
-        answer = generation(steps, lengths, batch, construction["weights"], requests, tell, construction["cache"])
+        answer = generation(
+            steps, lengths, batch, construction["weights"], requests, tell, construction["cache"], parse_pools(pools)
+        )
     files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
     deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)

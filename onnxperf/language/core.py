@@ -16,11 +16,12 @@ from onnxperf.ground.errors import UsageError, counted, speaking_of_arguments
 from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
 from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
-from onnxperf.ground.tables import size
+from onnxperf.ground.tables import duration, size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
 from onnxperf.language.engines import ENGINES, Engine
-from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, largest_batch
+from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, in_pools, largest_batch
+from onnxperf.language.pools import Pools, balanced, parse_pools, pools_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Draft, Steps
 from onnxperf.latency.intervals import COVERAGE
@@ -67,6 +68,14 @@ DRAFTED = (
     " tokens come several at a time, and inter-token latency is between those times"
 )
 SLOWER = "a token takes longer with the draft than without it at {}"
+#: Of two pools.
+POOLED = (
+    "prefill and decode on instances of their own ({}), by a formula on the same runs, not measured (as Zhong et al."
+    " 2024, arXiv:2401.09670): the first token comes from the prefill; the cache of a prompt, {} on each GPU, then goes"
+    " to a decode instance, by assumption over {} at {:g} GB/s a GPU, in {}, one after the other and beside the runs;"
+    " this, and waiting for room there, is in the time per output token"
+)
+BALANCE = "{} would balance the pools at {}: neither would wait for the other"
 #: Of a prompt that is in part in a prefix cache.
 CACHED = (
     "{:,} of {:,} tokens of a prompt have their keys and values in the prefix cache ({}): by assumption,"
@@ -122,7 +131,7 @@ class Generation(Document):
 
     engine: what runs it; plan: by which several GPUs divide the work, "" for one; bytes are of the one that holds most,
     batches of all. draft: what proposes tokens, None without; its bytes are not in weights_bytes and
-    cache_bytes_per_token, and in those of `batches`.
+    cache_bytes_per_token, and in those of `batches`; pools: of instances for prefill and for decode, each of the plan.
     weights, cache: the types in which weights of products, and keys and values, are kept, None for that of the
     activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
     capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
@@ -149,6 +158,7 @@ class Generation(Document):
     service: Service | None = None
     curve: tuple[Service, ...] = ()
     draft: Speculator | None = None
+    pools: Pools | None = None
     notes: tuple[str, ...] = ASSUMED
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +168,7 @@ class Generation(Document):
             **plain(self, "model", "gpu", "engine", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
             **plain(self.lengths, "prompt", "output", "chunk", "cached", "cached_tokens"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
-            **plain(self, "service", "curve", "draft", "notes"),
+            **plain(self, "service", "curve", "draft", "pools", "notes"),
         }  # fmt: skip
 
 
@@ -172,7 +182,7 @@ def llm(
     trip_counts: Mapping[str, int] | None = None,
     engine: str = USUAL_ENGINE, cached: float = 0.0,
     draft: str | os.PathLike[str] | Mapping[str, Any] | None = None, accept: float | None = None,
-    draft_tokens: int | None = None, **terms: Unpack[Keywords],
+    draft_tokens: int | None = None, pools: str | None = None, **terms: Unpack[Keywords],
 ) -> Generation:  # fmt: skip
     """Predict how a language model generates: first token, further tokens, throughput and memory for each batch, and
     how it serves requests that arrive over time.
@@ -191,6 +201,7 @@ def llm(
     under sglang: see `traffic`.
     draft: with config, the config.json of a small model that proposes draft_tokens tokens in a step, 4 by default, each
     of which the model accepts with probability `accept` (speculative decoding).
+    pools: instances for prefill and for decode, such as "1:2", each of the GPUs of `parallel`: the cache moves between.
     cached: the share of each prompt whose keys and values a prefix cache has, in whole blocks of the engine's cache.
     engine: with config, the serving engine that runs it, vllm, sglang or trtllm, with its scheduler, all-reduce, fused
     kernels and host, and weights in the format that the configuration says; precision "fp8" then quantises products.
@@ -213,6 +224,7 @@ def llm(
             weights,
             traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed, concurrency, steps.engine),
             cache=cache,
+            sizes=parse_pools(pools),
         )
 
 
@@ -248,18 +260,25 @@ def traffic(
 def generation(
     steps: Steps, lengths: Lengths, batch: int | Sequence[int] | str, weights: str | None,
     asked: Sequence[Traffic] = (), tell: Progress | None = None, cache: str | None = None,
+    sizes: tuple[int, int] | None = None,
 ) -> Generation:  # fmt: skip
-    """What `llm` answers of these runs, lengths and requests. Raises UsageError where a batch or a length can't be."""
+    """What `llm` answers of these runs, lengths and requests; sizes: of two pools. Raises UsageError where a batch or a
+    length can't be.
+    """
     lengths.check()
     steps = steps.made_for(lengths.longest)
     batches = batches_of(batch, MAX_BATCH)
     each = steps.cache_bytes_per_token()
     rows = by_batch(steps, batches, lengths, each, tell)
+    pools = pools_of(steps, sizes, each) if sizes else None
+    if pools is not None:
+        rows = tuple(in_pools(b, lengths, pools, steps.plan.gpus) for b in rows)
     budget = lengths.chunk or steps.engine.tokens(find(steps.gpu)[0])
-    services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell) if asked else ()
+    services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell, pools) if asked else ()
     last = steps.at(rows[0].batch, 1, lengths.last)
     told = (
         *_of_draft(steps, rows, services),
+        *_of_pools(pools, lengths, rows, services),
         *_of_options(lengths, each + (steps.draft.resident.cache_bytes_per_token if steps.draft else 0), rows),
     )
     return Generation(
@@ -270,7 +289,7 @@ def generation(
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
-        draft=_speculator(steps), notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
+        draft=_speculator(steps), pools=pools, notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
     )  # fmt: skip
 
 
@@ -291,6 +310,22 @@ def _of_draft(steps: Steps, rows: Sequence[Batch], services: Sequence[Service]) 
     loops = [(_arriving(s.traffic), s.speedup) for s in services if s.speedup is not None]
     slower = [*_below_one(batches), *_below_one(loops)]
     return told, *([SLOWER.format(", ".join(slower))] if slower else [])
+
+
+def _of_pools(
+    pools: Pools | None, lengths: Lengths, rows: Sequence[Batch], services: Sequence[Service]
+) -> tuple[str, ...]:  # fmt: skip
+    """What is assumed of two pools, and how many instances of each would balance them."""
+    if pools is None:
+        return ()
+    moved = pools.bytes_per_token * lengths.prompt + pools.bytes_per_sample
+    rate, time = pools.link_bytes_per_second / 1e9, duration(pools.moving(lengths.prompt))
+    told = POOLED.format(f"{pools.prefill}:{pools.decode}", size(moved), pools.link, rate, time)
+    largest = max((b for b in rows if b.fits), key=lambda b: b.batch, default=rows[0])
+    balance, at = largest.pools.balance if largest.pools else 0.0, f"batch {largest.batch:,}"
+    if services and services[-1].pools is not None:
+        balance, at = services[-1].pools.balance, _arriving(services[-1].traffic)
+    return told, BALANCE.format(balanced(balance), at)
 
 
 def _arriving(t: Traffic) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -11,6 +11,7 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import cached_tokens
+from onnxperf.language.pools import Flow, Pools, flow
 from onnxperf.language.steps import Draft, Seconds, Steps
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.memory import Memory
@@ -40,7 +41,8 @@ class Batch(Document):
     the shortest and the longest context; whole: until the last token. needed_bytes: the most of the card's memory that
     any run needs, with CUDA's context; cache_bytes: what keys, values and states take of it; longest_context: tokens of
     a sample, prompt and output, for whose cache there is room. speculation: None without a draft; with one, its weights
-    and cache are in all bytes.
+    and cache are in all bytes. pools: in two pools, whose instances have this batch; a token then has its part of the
+    transfer of the cache.
     """
 
     batch: int
@@ -54,6 +56,7 @@ class Batch(Document):
     capacity_bytes: int
     longest_context: int
     speculation: Speculation | None = None
+    pools: Flow | None = None
 
     @property
     def fits(self) -> bool:
@@ -67,7 +70,9 @@ class Batch(Document):
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens that are generated in a second, the time of the prompt included."""
+        """Tokens that are generated in a second, the time of the prompt included; by all instances of two pools."""
+        if self.pools is not None:
+            return self.output * self.pools.requests_per_second
         return self.batch * self.output / self.whole.seconds
 
     @property
@@ -82,7 +87,7 @@ class Batch(Document):
             "time_per_output_token": self.token.to_dict(), "first_decode_step": self.begin.to_dict(),
             "last_decode_step": self.end.to_dict(), "total": self.whole.to_dict(),
             **plain(self, "tokens_per_second", "decode_tokens_per_second"), "memory_bytes": self.needed_bytes,
-            **plain(self, "cache_bytes", "fits", "longest_context", "speculation"),
+            **plain(self, "cache_bytes", "fits", "longest_context", "speculation", "pools"),
         }  # fmt: skip
 
 
@@ -229,6 +234,13 @@ def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths, tell: 
         guess = min(max(guess, low + 1), high - 1)
         needs[guess] = needed_bytes(steps, guess * each, lengths)
     return max((n for n, need in needs.items() if need <= capacity), default=0) * steps.plan.parts
+
+
+def in_pools(b: Batch, lengths: Lengths, pools: Pools, gpus: int) -> Batch:
+    """A batch in each instance of two pools, of `gpus` each: caches are moved behind the first token."""
+    through = flow(pools, b.batch, lengths.prompt, lengths.output, b.first.seconds, b.token.seconds, gpus)
+    each = through.transfer_seconds / (lengths.output - 1)
+    return replace(b, token=b.token + Seconds(each, each, each), pools=through)
 
 
 def by_batch(

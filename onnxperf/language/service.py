@@ -107,7 +107,7 @@ class Simulation:
 
 
 @dataclass(slots=True)
-class _Batch:
+class Running:
     """What runs: requests that wait and whose prompts are taken, those that decode by the iteration of their last token
     (`ends`, which `due` has in order), their number and the sum of their contexts; the cache's room.
     """
@@ -124,14 +124,22 @@ class _Batch:
 
     def admit(self) -> None:
         """Let those that wait join, while there is room."""
-        most, held = self.server.running, self.server.held
-        while self.waiting and self.decoding + len(self.prompts) < most and self.room >= held(self.waiting[0]):
+        while self.admits():
             self.prompts.append(self.waiting.popleft())
-            self.room -= held(self.prompts[-1])
+            self.room -= self.server.held(self.prompts[-1])
+
+    def admits(self) -> bool:
+        """Whether the first of those that wait has room."""
+        free = self.decoding + len(self.prompts) < self.server.running
+        return free and bool(self.waiting) and self.room >= self.server.held(self.waiting[0])
 
     def begin(self, request: Served, now: float) -> None:
         """The first token of a request is there."""
         request.first = now
+        self.join(request)
+
+    def join(self, request: Served) -> None:
+        """A request whose prompt is in the cache decodes from now on."""
         self.decoding, self.context = self.decoding + 1, self.context + request.arrival.prompt
         last = self.iteration + self.server.steps(request)
         self.ends[last].append(request)
@@ -155,9 +163,9 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
 
     Raises UsageError where one can't ever be admitted, and for more than MAX_TOKENS.
     """
-    _check(arrivals, server)
+    check(arrivals, server)
     served = tuple(Served(a, taken=a.cached) for a in arrivals)
-    b = _Batch(server, server.cache_tokens)
+    b = Running(server, server.cache_tokens)
     sent = min(concurrency or len(served), len(served))  # whose arrival is known
     now, busy, coming = arrivals[0].seconds, 0.0, 0
     iterations = decoded = prompted = 0
@@ -174,12 +182,12 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
             now = served[coming].arrival.seconds
             continue
         joined = b.decoding if server.mixed or not b.prompts else 0  # that decode in this iteration
-        new, past, done = _chunks(b.prompts, server.budget - joined * server.width, now, server.whole)
+        new, past, done = chunks(b.prompts, server.budget - joined * server.width, now, server.whole)
         steps, mean = 1, b.context / b.decoding if joined else 0.0
         if not new:
             free = not b.waiting and b.decoding < server.running and coming < sent
             until = served[coming].arrival.seconds - now if free else None
-            steps = _steps(b.due[0] - b.iteration, until, partial(price, joined), mean, server.per_step)
+            steps = steps_until(b.due[0] - b.iteration, until, partial(price, joined), mean, server.per_step)
         each = price(joined, mean + (steps - 1) / 2 * server.per_step if joined else 0.0, new, past)
         now, busy, iterations = now + steps * each, busy + steps * each, iterations + steps
         decoded, prompted = decoded + steps * joined, prompted + new
@@ -198,7 +206,7 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
     return Simulation(served, now - arrivals[0].seconds, busy, iterations, decoded, prompted, tuple(gaps.items()))
 
 
-def _steps(
+def steps_until(
     most: int, until: float | None, price: Callable[[float, int, float], float], context: float, growth: float
 ) -> int:
     """Iterations that decode alone until the next end, `most` of them, or until the next arrival can be admitted, in
@@ -227,7 +235,7 @@ def together(simulations: Sequence[Simulation]) -> Simulation:
     return Simulation(served, span, busy, iterations, decoded, prompted, tuple(g for s in simulations for g in s.gaps))
 
 
-def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) -> tuple[int, float, list[Served]]:
+def chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) -> tuple[int, float, list[Served]]:
     """Take `left` tokens of prompts: how many new ones there are, what lies before them on average were they one
     sequence, and the requests whose prompt is complete, which leave the queue.
 
@@ -248,14 +256,17 @@ def _chunks(prompts: deque[Served], left: int, now: float, whole: bool = False) 
     return new, seen / new - new / 2 if new else 0.0, done
 
 
-def _check(arrivals: Sequence[Arrival], server: Server) -> None:
+def check(arrivals: Sequence[Arrival], server: Server, *, apart: bool = False) -> None:
+    """Raise UsageError for requests that can't be served, or that are too many; apart: nothing decodes where prompts
+    are taken.
+    """
     longest = max(server.held(Served(a)) for a in arrivals)
     if longest > server.cache_tokens:
         room = f"the KV cache has room for {max(server.cache_tokens, 0):,}"
         raise UsageError(
             f"a request of {longest:,} tokens can't be served, {room}: use shorter requests or another card"
         )
-    if server.budget <= server.running * server.width:
+    if not apart and server.budget <= server.running * server.width:
         why = f"each decode takes {counted(server.width, 'token')}, prefill the rest"
         raise UsageError(f"--chunk {server.budget} is too small for {server.running} concurrent requests: {why}")
     if (total := sum(a.output for a in arrivals)) > MAX_TOKENS:

@@ -12,6 +12,7 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import Arrival, Traffic
+from onnxperf.language.pools import Loads, Pools, simulate_pools
 from onnxperf.language.prices import prices
 from onnxperf.language.service import Price, Server, simulate, together
 from onnxperf.language.steps import Seconds, Steps
@@ -47,7 +48,8 @@ class Service(Document):
     `gpus`; utilisation: the share of that
     time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
     of each of `groups` of GPUs. speedup: with a draft, the mean time per output token without one over that with it, of
-    the same requests; then tokens come several at a time, and GAPS are between those times.
+    the same requests; then tokens come several at a time, and GAPS are between those times. pools: of two pools, whose
+    decode steps are the iterations, and the utilisation is that of all instances.
     """
 
     traffic: Traffic
@@ -61,6 +63,7 @@ class Service(Document):
     groups: int = 1
     gpus: int = 1
     speedup: float | None = None
+    pools: Loads | None = None
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -83,18 +86,19 @@ class Service(Document):
             **{name: time.to_dict() for name, time in self.times.items()},
             **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
             **plain(self, "tokens_per_second_per_gpu", "utilisation"), "mean_decoding": self.batch,
-            **plain(self, "iterations", "groups", "speedup"),
+            **plain(self, "iterations", "groups", "speedup", "pools"),
         }  # fmt: skip
 
 
 def serve(
     steps: Steps, asked: Sequence[Traffic], running: int, budget: int, each: int, positions: int | None = None,
-    tell: Progress | None = None,
+    tell: Progress | None = None, pools: Pools | None = None,
 ) -> tuple[Service, ...]:  # fmt: skip
     """Serve requests by continuous batching, each traffic on its own, on runs that are predicted once.
 
     Of requests that arrive at a rate `running` are served at a time; caches take `each` bytes a token. Groups of GPUs
-    that divide the batch are servers of their own, which requests go to in turn. Raises UsageError where a request is
+    that divide the batch are servers of their own, which requests go to in turn. In two pools `running` is of each
+    instance. Raises UsageError where a request is
     too long for the card's memory, the traffic can't be, or a plan has microbatches. With a draft all are served
     without it as well.
     """
@@ -106,15 +110,16 @@ def serve(
     e = steps.engine
     room = cache_tokens(steps, most, budget, each)
     shape = e.block, steps.width, steps.per_step
-    server = Server(most, room, max(budget, most * steps.width + 1), e.mixed, e.whole, e.front_s, *shape)
+    least = 0 if pools else most * steps.width + 1
+    server = Server(most, room, max(budget, least), e.mixed, e.whole, e.front_s, *shape)
     by = prices(steps, most, budget, tell)
     services = tuple(
-        _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by)
+        _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by, pools)
         for t, arrivals in zip(asked, drawn, strict=True)
     )
     if steps.draft is None:
         return services
-    plain_ones = serve(replace(steps, draft=None), asked, running, budget, each, positions, tell)
+    plain_ones = serve(replace(steps, draft=None), asked, running, budget, each, positions, tell, pools)
     return tuple(replace(s, speedup=_speedup(s, without)) for s, without in zip(services, plain_ones, strict=True))
 
 
@@ -125,14 +130,20 @@ def _speedup(service: Service, without: Service) -> float | None:
 
 
 def _service(
-    steps: Steps, traffic: Traffic, arrivals: Sequence[Arrival], server: Server, by: Sequence[Price]
+    steps: Steps, traffic: Traffic, arrivals: Sequence[Arrival], server: Server, by: Sequence[Price],
+    pools: Pools | None,
 ) -> Service:  # fmt: skip
     """How one traffic is served at prices, of which the first is the answer."""
-    groups = min(steps.groups, len(arrivals), traffic.concurrency or len(arrivals))
-    turns = [arrivals[k::groups] for k in range(groups)]
-    loops = [len(range(k, traffic.concurrency, groups)) for k in range(groups)]
-    each = [[simulate(turn, server, price, n) for turn, n in zip(turns, loops, strict=True)] for price in by]
-    simulations = [together(of) for of in each]
+    loads = None
+    if pools is None:
+        groups = min(steps.groups, len(arrivals), traffic.concurrency or len(arrivals))
+        turns = [arrivals[k::groups] for k in range(groups)]
+        loops = [len(range(k, traffic.concurrency, groups)) for k in range(groups)]
+        each = [[simulate(turn, server, price, n) for turn, n in zip(turns, loops, strict=True)] for price in by]
+        simulations = [together(of) for of in each]
+    else:
+        both = [simulate_pools(arrivals, server, price, pools, steps.groups, traffic.concurrency) for price in by]
+        simulations, loads = [simulation for simulation, _ in both], both[0][1]
     middle, tokens = simulations[0], sum(a.output for a in arrivals)
     times = {
         name: spread([[(getattr(s, time), 1) for s in of.served] for of in simulations]) for name, time in TIMES.items()
@@ -140,8 +151,9 @@ def _service(
     return Service(
         traffic=traffic, server=server, times={**times, GAPS: spread([of.gaps for of in simulations])},
         requests_per_second=len(arrivals) / middle.span, tokens_per_second=tokens / middle.span,
-        utilisation=min(middle.busy / middle.span, 1.0), batch=middle.decoded / middle.iterations,
-        iterations=middle.iterations, groups=steps.groups, gpus=steps.plan.gpus,
+        utilisation=min(middle.busy / middle.span, 1.0), batch=middle.decoded / max(middle.iterations, 1),
+        iterations=middle.iterations, groups=steps.groups,
+        gpus=steps.plan.gpus * (pools.instances if pools else 1), pools=loads,
     )  # fmt: skip
 
 

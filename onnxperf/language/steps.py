@@ -8,6 +8,7 @@ from math import ceil
 
 import numpy as np
 
+from gpu_specs import Device
 from onnxperf.answer.notes import notes
 from onnxperf.answer.outline import Outline
 from onnxperf.export.decoder_quantised import Stored
@@ -192,6 +193,11 @@ class Steps:
         contexts = sorted({pasts[0], pasts[len(pasts) // 2], pasts[-1]})
         ends = zip(*(self.seconds(batch, new, past).ends() for past in contexts), strict=True)
         return Seconds(*(float(np.interp(pasts, contexts, end).sum()) for end in ends))
+
+    @property
+    def device(self) -> Device:
+        """The card."""
+        return self._run(1, 1, 1).devices[0]
 
     @property
     def width(self) -> int:

@@ -16,6 +16,7 @@ from onnxperf.ground.names import USUAL_ENGINE
 from onnxperf.ground.tables import Sheet, duration, number, put, put_notes, size
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
+from onnxperf.language.pools import balanced
 from onnxperf.language.serving import PERCENTILES, Service
 from onnxperf.language.steps import Seconds
 
@@ -41,6 +42,8 @@ CURVE = (
     "#requests", "#TTFT", "#80% interval", "#p99", "#TPOT", "#80% interval ", "#p99 ", "#tokens/s/user",
     "#tokens/s/GPU", "#utilization",
 )  # fmt: skip
+POOLS = ("#tokens/s/GPU", "!bound by", "#balance")
+POOLED = ("#prefill busy", "#decode busy", "#balance")
 SPEEDUP = "#speedup"  # of a draft, in times per output token
 SPARE = ("longest context", "80% interval", "80% interval ")
 
@@ -50,6 +53,7 @@ def show(out: Console, g: Generation) -> None:
     lengths = g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
     plan = f" · {g.plan}" if g.plan else ""
+    plan += f" · pools {g.pools.prefill:,}:{g.pools.decode:,}" if g.pools else ""
     chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
     about = f"{g.model} · {g.gpu}{plan} · {_engine(g)} · {_types(g)}"
     out.print(
@@ -64,7 +68,7 @@ def show(out: Console, g: Generation) -> None:
         out.print(Text(printable(f"draft {d.model}: {kept}; {step}")))
     out.print()
     lines = tuple(_line(b) for b in g.batches)
-    names = NAMES if g.draft is None else (*NAMES[:-1], SPEEDUP, NAMES[-1])
+    names = (*NAMES[:-1], *POOLS * (g.pools is not None), *(SPEEDUP,) * (g.draft is not None), NAMES[-1])
     put(out, [Sheet("time to first token (TTFT) and time per output token (TPOT)", names, lines, SPARE)])
     if g.curve:
         put(out, [curve_sheet(g.curve)])
@@ -84,6 +88,11 @@ def service_sheet(s: Service) -> Sheet:
     did += "" if s.speedup is None else f", speedup {s.speedup:.2f} over no draft"
     load = f"utilization {s.utilisation:.0%}, on average {number(s.batch)} of {s.server.running} sequences decode"
     load += f", on each of {s.groups} groups" * (s.groups > 1)
+    if (p := s.pools) is not None:
+        load = (
+            f"prefill runs {p.prefill_utilisation:.0%} of the time, decode {p.decode_utilisation:.0%}, on average with"
+        )
+        load += f" {number(s.batch)} sequences; {balanced(p.balance)} would balance"
     lines = tuple(
         (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in (time.mean, *time.at.values())))
         for name, time in s.times.items()
@@ -102,8 +111,12 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
         )
         rates = (s.tokens_per_second_per_user, s.tokens_per_second_per_gpu)
         sooner = () if s.speedup is None else (f"{s.speedup:.2f}",)
-        lines.append((str(s.traffic.concurrency), *times, *map(number, rates), f"{s.utilisation:.0%}", *sooner))
-    names = CURVE if services[0].speedup is None else (*CURVE, SPEEDUP)
+        loads = [f"{s.utilisation:.0%}"]
+        if (p := s.pools) is not None:
+            loads = [f"{p.prefill_utilisation:.0%}", f"{p.decode_utilisation:.0%}", balanced(p.balance)]
+        lines.append((str(s.traffic.concurrency), *times, *map(number, rates), *loads, *sooner))
+    pooled, drafted = services[0].pools is not None, services[0].speedup is not None
+    names = (*(CURVE[:-1] if pooled else CURVE), *POOLED * pooled, *(SPEEDUP,) * drafted)
     return Sheet(
         printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), ("80% interval", "80% interval ")
     )
@@ -133,7 +146,9 @@ def _line(b: Batch) -> tuple[str, ...]:
     note = "" if b.fits else "does not fit"
     sooner = () if b.speculation is None else (f"{b.speculation.speedup:.2f}",)
     sizes = size(b.needed_bytes), f"{b.longest_context:,}"
-    return str(b.batch), *times, number(b.tokens_per_second), *sizes, *sooner, note
+    p = b.pools
+    through = () if p is None else (number(p.tokens_per_second_per_gpu), p.bound_by, balanced(p.balance))
+    return str(b.batch), *times, number(b.tokens_per_second), *sizes, *through, *sooner, note
 
 
 def _range(s: Seconds) -> str:

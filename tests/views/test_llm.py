@@ -35,12 +35,26 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "closed loop, prompts 64, outputs 8" in out and "tokens/s/GPU" in out
     code, out, err = onnxperf_cli(*given, "--engine", "vllm", "--precision", "fp8", "--batch", "1")
     assert (code, err) == (0, "") and "vllm · fp8" in out
+    draft = tmp_path / "draft.json"
+    draft.write_text(json.dumps({**SMALL, "num_hidden_layers": 1}))
+    code, out, err = onnxperf_cli(*given, "--batch", "1", "--cached", "0.5", "--draft", str(draft), "--accept", "0.7")
+    assert (code, err) == (0, "") and "prompt 64, 32 of it cached" in " ".join(out.split()) and "speedup" in out
+    assert "2.77 tokens a step of 4 proposed, each accepted with 0.7" in " ".join(out.split())
+    code, out, err = onnxperf_cli(*given, "--batch", "1", "--pools", "1:2", "--concurrency", "1,4", "--output", "8")
+    assert (code, err) == (0, "") and "pools 1:2" in out and "decode busy" in out and "would balance" in out
+    code, out, err = onnxperf_cli(*given, "--batch", "4", "--pools", "2:1", "--qps", "9", "--requests", "9")
+    assert (code, err) == (0, "") and "of the time, decode" in out and "bound by" in out
     for wrong, says in (
         (("--engine", "vllm", "--runtime", "tensorrt"), "decides --runtime itself"),
         (("--qps", "2", "--concurrency", "2"), "leave one out"), (("--concurrency", "0"), "not a list"),
         (("--qps", "0"), "--qps must be"), (("--prompt-lengths", "9"), "need --qps"),
         (("--batch", "4..2"), "ends before it starts"), (("--mode", "training"), "No such option"),
         (("--requests", "9"), "need --qps"), (("--seed", "9"), "need --qps"), (("--plot", "-"), "only --json - prints"),
+        (("--cached", "1.5"), "--cached must be a share from 0 to 1"), (("--cached", "half"), "not a valid number"),
+        (("--accept", "0.5"), "need --draft"), (("--draft", str(draft)), "--draft needs --accept"),
+        (("--draft", str(draft), "--accept", "0.5", "--draft-tokens", "1000000000"), "whole number from 1 to 64"),
+        (("--draft", str(draft), "--accept", "0.5", "--json", str(draft)), "would overwrite"),
+        (("--pools", "3"), "write instances for prefill : for decode, such as 1:2"),
         (("--json", "a.svg", "--plot", "a.svg"), "would both write a.svg"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip
