@@ -75,7 +75,7 @@ POOLED = (
     " to a decode instance, by assumption over {} at {:g} GB/s a GPU, in {}, one after the other and beside the runs;"
     " this, and waiting for room there, is in the time per output token"
 )
-BALANCE = "{} would balance the pools at {}: neither would wait for the other"
+BALANCE = "with {} sequences in each decode instance{}, {} would balance the pools: neither would wait for the other"
 #: Of a prompt that is in part in a prefix cache.
 CACHED = (
     "{:,} of {:,} tokens of a prompt have their keys and values in the prefix cache ({}): by assumption,"
@@ -322,10 +322,11 @@ def _of_pools(
     rate, time = pools.link_bytes_per_second / 1e9, duration(pools.moving(lengths.prompt))
     told = POOLED.format(f"{pools.prefill}:{pools.decode}", size(moved), pools.link, rate, time)
     largest = max((b for b in rows if b.fits), key=lambda b: b.batch, default=rows[0])
-    balance, at = largest.pools.balance if largest.pools else 0.0, f"batch {largest.batch:,}"
-    if services and services[-1].pools is not None:
-        balance, at = services[-1].pools.balance, _arriving(services[-1].traffic)
-    return told, BALANCE.format(balanced(balance), at)
+    balance, batch, at = largest.pools.balance if largest.pools else 0.0, f"{largest.batch:,}", ""
+    if services and (loads := services[-1].pools) is not None:
+        balance, batch = loads.balance, f"{services[-1].batch:.3g}"
+        at = f", which {_arriving(services[-1].traffic)} come to on average"
+    return told, BALANCE.format(batch, at, balanced(balance))
 
 
 def _arriving(t: Traffic) -> str:

@@ -202,7 +202,8 @@ def drawn(g: Generation) -> Figure:
         _service(last[0], g.service)
     for axes in (above, below, *last):
         _plain(axes)
-    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}, {_engine(g)}"
+    pools = f", pools {g.pools.prefill}:{g.pools.decode}" if g.pools else ""
+    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}{pools}, {_engine(g)}"
     lengths = f"prompt {g.lengths.prompt:,}, output {g.lengths.output:,} tokens"
     figure.suptitle("\n".join(map(printable, f"{about}, {lengths}".split("\n"))).replace("$", r"\$"))
     return figure

@@ -172,7 +172,8 @@ def test_a_batch_in_two_pools_is_that_of_one_instance_and_its_transfer() -> None
         assert b.pools.tokens_per_second_per_gpu == pytest.approx(51 * rate / 4)
         assert b.pools.balance == pytest.approx(50 * a.token.seconds / a.first.seconds)
     assert two.to_dict()["pools"]["decode"] == 3 and one.to_dict()["pools"] is None
-    assert any(f"{balanced(two.batches[1].pools.balance)} would balance the pools at batch 8" in n for n in two.notes)
+    told = f"with 8 sequences in each decode instance, {balanced(two.batches[1].pools.balance)} would balance the pools"
+    assert any(told in n for n in two.notes)
     assert two.largest_batch == one.largest_batch
 
 
@@ -192,7 +193,8 @@ def test_requests_in_two_pools_under_an_engine() -> None:
     assert (crowd.gpus, one.curve[1].gpus) == (2, 1)
     assert crowd.tokens_per_second_per_gpu == pytest.approx(crowd.tokens_per_second / 2)
     assert crowd.pools is not None and crowd.to_dict()["pools"]["balance"] == crowd.pools.balance
-    assert any("would balance the pools at 32 requests at a time" in note for note in two.notes)
+    told = f"which 32 requests at a time come to on average, {balanced(crowd.pools.balance)} would balance the pools"
+    assert any(told in note for note in two.notes)
     served = onnxperf.llm(**{**asked, "concurrency": None}, qps=3, requests=50, pools="2:1", parallel="dp=2").service
     assert served is not None and served.gpus == 6 and served.pools is not None
 
