@@ -265,7 +265,7 @@ def generation(
     """What `llm` answers of these runs, lengths and requests; sizes: of two pools. Raises UsageError where a batch or a
     length can't be.
     """
-    lengths.check()
+    lengths.check(steps.draft.positions if steps.draft else None)
     steps = steps.made_for(lengths.longest)
     batches = batches_of(batch, MAX_BATCH)
     each = steps.cache_bytes_per_token()
@@ -403,7 +403,7 @@ def steps_of(
     except UsageError as e:
         raise UsageError(f"--draft: {e}") from None
     return (
-        replace(steps, draft=Draft(proposing, verifying, share, tokens, kept, steps.resident())),
+        replace(steps, draft=Draft(proposing, verifying, share, tokens, kept, steps.resident(), d.positions)),
         min(c.positions, d.positions),
     )
 

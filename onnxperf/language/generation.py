@@ -106,15 +106,16 @@ class Lengths:
     cached: float = 0.0
     block: int = 1
 
-    def check(self) -> None:
-        """Raise UsageError where a length can't be."""
+    def check(self, of_draft: int | None = None) -> None:
+        """Raise UsageError where a length can't be; of_draft: the longest context that a draft was made for."""
         for what, value, least in (("prompt", self.prompt, 1), ("output", self.output, 2), ("chunk", self.chunk, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"--{what} must be a whole number of at least {least}, not {value!r:.60}")
         check_share("--cached", self.cached)
-        if self.positions is not None and self.prompt + self.output > self.positions:
-            both = f"{self.prompt:,} + {self.output:,} tokens"
-            raise UsageError(f"--prompt and --output come to {both}, but the model was made for {self.positions:,}")
+        for who, most in (("draft", of_draft), ("model", self.positions)):
+            if most is not None and self.longest > most:
+                both = f"{self.prompt:,} + {self.output:,} tokens"
+                raise UsageError(f"--prompt and --output come to {both}, but the {who} was made for {most:,}")
 
     @property
     def cached_tokens(self) -> int:

@@ -83,7 +83,8 @@ class Draft:
 
     steps: runs of the draft, without the host's part of an iteration; verifying: runs of the model with logits of every
     position, replayed as its decode steps are; accept: how likely a proposed token is the model's, each independently;
-    tokens: that are proposed in a step; resident, main: what the draft and the model keep in memory.
+    tokens: that are proposed in a step; resident, main: what the draft and the model keep in memory; positions: the
+    longest context that the draft was made for.
     """
 
     steps: Steps
@@ -92,6 +93,7 @@ class Draft:
     tokens: int
     resident: Resident
     main: Resident
+    positions: int
 
     @property
     def per_step(self) -> float:

@@ -201,7 +201,7 @@ def test_a_prompt_of_both_models_may_be_cached_and_in_chunks() -> None:
 def test_a_sample_may_reach_the_longest_context_of_both() -> None:
     asked: dict[str, Any] = {"config": SMALL, "gpu": "l4", "prompt": 4000, "output": 96, "accept": 0.5}
     assert onnxperf.llm(**asked, draft=TINY_DRAFT).batches[0].fits
-    with pytest.raises(UsageError, match="made for 2,048"):
+    with pytest.raises(UsageError, match="the draft was made for 2,048"):
         onnxperf.llm(**asked, draft={**TINY_DRAFT, "max_position_embeddings": 2048})
 
 
