@@ -98,9 +98,8 @@ def serve(
 
     Of requests that arrive at a rate `running` are served at a time; caches take `each` bytes a token. Groups of GPUs
     that divide the batch are servers of their own, which requests go to in turn. In two pools `running` is of each
-    instance. Raises UsageError where a request is
-    too long for the card's memory, the traffic can't be, or a plan has microbatches. With a draft all are served
-    without it as well.
+    instance. With a draft all are served without it as well. Raises UsageError where a request is too long for the
+    card's memory, the traffic can't be, or a plan has microbatches.
     """
     if steps.plan.microbatches > 1:
         raise UsageError(f"requests can't be simulated with microbatches ({steps.plan}): leave them or --qps out")
@@ -119,8 +118,8 @@ def serve(
     )
     if steps.draft is None:
         return services
-    plain_ones = serve(replace(steps, draft=None), asked, running, budget, each, positions, tell, pools)
-    return tuple(replace(s, speedup=_speedup(s, without)) for s, without in zip(services, plain_ones, strict=True))
+    alone = serve(replace(steps, draft=None), asked, running, budget, each, positions, tell, pools)
+    return tuple(replace(s, speedup=_speedup(s, without)) for s, without in zip(services, alone, strict=True))
 
 
 def _speedup(service: Service, without: Service) -> float | None:
