@@ -16,7 +16,7 @@ from onnxperf.ground.errors import UsageError, counted, speaking_of_arguments
 from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
 from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
-from onnxperf.ground.tables import duration, size
+from onnxperf.ground.tables import duration, number, size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
 from onnxperf.language.engines import ENGINES, Engine
@@ -72,7 +72,7 @@ SLOWER = "a token takes longer with the draft than without it at {}"
 POOLED = (
     "prefill and decode on instances of their own ({}), by a formula on the same runs, not measured (as Zhong et al."
     " 2024, arXiv:2401.09670): the first token comes from the prefill; the cache of a prompt, {} on each GPU, then goes"
-    " to a decode instance, by assumption over {} at {:g} GB/s a GPU, in {}, one after the other and beside the runs;"
+    " to a decode instance, by assumption over {} at {} GB/s a GPU, in {}, one after the other and beside the runs;"
     " this, and waiting for room there, is in the time per output token"
 )
 BALANCE = "with {} sequences in each decode instance{}, {} would balance the pools: neither would wait for the other"
@@ -319,7 +319,7 @@ def _of_pools(
     if pools is None:
         return ()
     moved = pools.bytes_per_token * lengths.prompt + pools.bytes_per_sample
-    rate, time = pools.link_bytes_per_second / 1e9, duration(pools.moving(lengths.prompt))
+    rate, time = number(pools.link_bytes_per_second / 1e9), duration(pools.moving(lengths.prompt))
     told = POOLED.format(f"{pools.prefill}:{pools.decode}", size(moved), pools.link, rate, time)
     largest = max((b for b in rows if b.fits), key=lambda b: b.batch, default=rows[0])
     balance, batch, at = largest.pools.balance if largest.pools else 0.0, f"{largest.batch:,}", ""

@@ -19,7 +19,7 @@ from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
 from onnxperf.running.terms import as_terms
 from tests.language.test_generation import SAMPLES, SMALL
-from tests.language.test_laws import DENSE
+from tests.language.test_laws import DENSE, LESS
 from tests.language.test_service import linear, price
 
 TINY_DRAFT = {**SMALL, "num_hidden_layers": 1}
@@ -245,3 +245,14 @@ def test_files_and_states_take_no_draft() -> None:
     for pair in ((MAMBA, same), (same, MAMBA)):
         with pytest.raises(UsageError, match="models with states, which take no token back"):
             onnxperf.llm(config=pair[0], gpu="l4", prompt=64, output=8, draft=pair[1], accept=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["l4", "h100", "b200"])
+@pytest.mark.parametrize("engine", ["ort-genai", "vllm"])
+def test_verifying_takes_no_less_than_a_step_and_no_more_than_steps_apart(gpu: str, engine: str) -> None:
+    steps = speculating(gpu=gpu, engine=engine)
+    assert steps.draft is not None
+    for batch in (1, 8, 64):
+        one, five = steps.seconds(batch, 1, 500).seconds, steps.draft.verification(batch, (500,)).seconds
+        assert (1 - LESS) * one < five < 5 * one, (batch, one, five)
