@@ -45,7 +45,8 @@ CURVE = (
 POOLS = ("#tokens/s/GPU", "!bound by", "#balance")
 POOLED = ("#prefill busy", "#decode busy", "#balance")
 SPEEDUP = "#speedup"  # of a draft, in times per output token
-SPARE = ("longest context", "80% interval", "80% interval ")
+SPARE = ("longest context", "80% interval", "80% interval ", "bound by")
+SPARE_OF_CURVE = ("80% interval", "80% interval ", "p99 ", "p99", "tokens/s/user")
 
 
 def show(out: Console, g: Generation) -> None:
@@ -117,9 +118,7 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
         lines.append((str(s.traffic.concurrency), *times, *map(number, rates), *loads, *sooner))
     pooled, drafted = services[0].pools is not None, services[0].speedup is not None
     names = (*(CURVE[:-1] if pooled else CURVE), *POOLED * pooled, *(SPEEDUP,) * drafted)
-    return Sheet(
-        printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), ("80% interval", "80% interval ")
-    )
+    return Sheet(printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), SPARE_OF_CURVE)
 
 
 def _arriving(s: Service) -> str:
