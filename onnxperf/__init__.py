@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from onnxperf.answer.prediction import Prediction
     from onnxperf.decide.budget import check
     from onnxperf.decide.compare import Comparison, compare
+    from onnxperf.decide.compare_llm import LanguageComparison, compare_llm
     from onnxperf.decide.diff import Difference
     from onnxperf.decide.recommend import Recommendation, recommend
+    from onnxperf.decide.recommend_llm import LanguageRecommendation, recommend_llm
     from onnxperf.decide.two_models import diff
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
     from onnxperf.explanation import Explanation, RunExplanation, explain
@@ -43,8 +45,10 @@ if TYPE_CHECKING:
 _OFFERED = {
     "onnxperf.decide.budget": ("check",),
     "onnxperf.decide.compare": ("Comparison", "compare"),
+    "onnxperf.decide.compare_llm": ("LanguageComparison", "compare_llm"),
     "onnxperf.decide.diff": ("Difference",),
     "onnxperf.decide.recommend": ("Recommendation", "recommend"),
+    "onnxperf.decide.recommend_llm": ("LanguageRecommendation", "recommend_llm"),
     "onnxperf.decide.two_models": ("diff",),
     "onnxperf.decide.what_if": ("WhatIf", "WhatIfs", "whatif"),
     "onnxperf.ground.errors": (
@@ -74,10 +78,11 @@ _OFFERED = {
 DOOR.open(_OFFERED)
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
-    "Explanation", "Gemm", "Generation", "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction",
-    "Recommendation", "Recurrent", "Rows", "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf",
-    "WhatIfs", "Work", "__version__", "annotated", "check", "compare", "diff", "diff_runs", "explain", "gpus", "html",
-    "layer_profile", "llm", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "report", "sweep",
+    "Explanation", "Gemm", "Generation", "LanguageComparison", "LanguageRecommendation", "LimitExceeded",
+    "ModelError", "Move", "Operator", "Pointwise", "Prediction", "Recommendation", "Recurrent", "Rows",
+    "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
+    "annotated", "check", "compare", "compare_llm", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
+    "llm", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "recommend_llm", "report", "sweep",
     "text", "trace", "whatif", "work",
 ]  # fmt: skip
 

@@ -13,7 +13,19 @@ import click
 
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.lists import batches_of
-from onnxperf.ground.names import BASELINES, EXAMPLES, LEVELS, MEASURED, METHODS, PROVIDERS, choice_named
+from onnxperf.ground.names import (
+    BASELINES,
+    CACHES,
+    ENGINES,
+    EXAMPLES,
+    LEVELS,
+    MEASURED,
+    METHODS,
+    PROVIDERS,
+    USUAL_ENGINE,
+    WEIGHTS,
+    choice_named,
+)  # fmt: skip
 from onnxperf.running.terms import TERMS, Term, having
 
 TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -281,6 +293,56 @@ CARDS = (
     read_option("--price", "prices", read=partial(by_name, parse=parse_price), multiple=True, metavar="l4=0.80",
                 help="Price of a card, US dollars per hour; repeatable."),
 )  # fmt: skip
+#: How a language model is asked to generate: its runs, its lengths, and the requests that it gets.
+DECODER = (
+    click.option("--config", type=click.Path(), metavar="config.json",
+                 help="Instead of MODEL: build the graph from a Hugging Face config."),
+    click.option("--prefill", type=click.Path(), metavar="FILE.onnx",
+                 help="The prefill model, if MODEL takes one token only."),
+    click.option("--prompt", type=Count(1, 1 << 24), default=2048, show_default=True, help="Prompt length, tokens."),
+    click.option("--output", type=Count(2, 1 << 24), default=256, show_default=True, help="Output length, tokens."),
+    click.option("--chunk", type=Count(1, 1 << 24), metavar="N",
+                 help="Chunked prefill: tokens per chunk.  [default: all]"),
+    click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
+                 help="Share of each prompt that is in the prefix cache."),
+    click.option("--draft", type=click.Path(), metavar="config.json",
+                 help="With --config: the config of a draft model, for speculative decoding."),
+    click.option("--accept", type=Number(), metavar="0.7",
+                 help="With --draft: how likely a proposed token is accepted."),
+    click.option("--draft-tokens", type=int, metavar="K",
+                 help="With --draft: tokens proposed in a step.  [default: 4]"),
+    click.option("--weights", type=OneOf(WEIGHTS),
+                 help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32."),
+    click.option("--cache", type=OneOf(CACHES),
+                 help="With --config: type of the KV cache.  [default: as activations]"),
+    click.option("--engine", type=OneOf(ENGINES), default=USUAL_ENGINE, show_default=True,
+                 help="With --config: the engine that serves it."),
+    click.option("--prune-lm-head", is_flag=True,
+                 help="With --config: compute logits of the last position only, as serving engines do."),
+    click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
+                 help="Of requests: median and log standard deviation, or uniform:1:99.  [default: --prompt]"),
+    click.option("--output-lengths", metavar="uniform:16:512",
+                 help="Output lengths of requests.  [default: --output; with --concurrency 3% around it]"),
+    click.option("--requests", type=Count(1, 100_000),
+                 help="Requests to simulate.  [default: 1000; with --concurrency 10 for each]"),
+    click.option("--seed", type=Count(0), default=0, show_default=True, help="Random seed of the requests."),
+)  # fmt: skip
+#: Of these, files that are read.
+DECODER_FILES = ("config", "prefill", "draft")
+#: How many requests there are, and how instances divide them.
+LOAD = (
+    click.option("--qps", type=Number(), metavar="N",
+                 help="Simulate serving at this request rate, with continuous batching."),
+    click.option("--concurrency", metavar="N|1,8,64|1..256",
+                 help="Simulate a closed loop of N requests, each replaced as it ends."),
+    click.option("--pools", metavar="1:2",
+                 help="Instances for prefill : for decode, each of the GPUs of --parallel."),
+)  # fmt: skip
+#: How soon tokens must come.
+PACE = (
+    read_option("--tpot", "token_s", read=DURATION, metavar="50ms", help="Limit on the time per output token."),
+    read_option("--ttft", "first_s", read=DURATION, metavar="1s", help="Limit on the time to first token."),
+)
 AS_JSON = click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only.")
 
 #: How a model is run here; `Job` has the defaults.
@@ -345,6 +407,7 @@ of_a_run = _options(GPU, *_scenario(), FIT)
 of_runs = _options(SEVERAL(required=True), BATCHES(), *_scenario("batch"), FIT)
 of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
 of_a_decoder = _options(GPU, *_scenario("batch", "layout", *TRAINING, "gpus", "parallel"))
+of_requests, loaded, paced = _options(*DECODER), _options(*LOAD), _options(*PACE)
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
 of_a_sweep = _options(SEVERAL(), *CARDS, BATCHES(), *_scenario("precision", "dims", "batch"))
 limited, of_an_export, viewed = _options(*LIMITS), _options(*EXPORTED), _options(*VIEWS)

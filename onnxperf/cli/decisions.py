@@ -7,7 +7,20 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import DURATION, Number, OneOf, asked_of, debug, of_cards, of_one, read_option
+from onnxperf.cli.arguments import (
+    DURATION,
+    Number,
+    OneOf,
+    asked_of,
+    debug,
+    loaded,
+    of_cards,
+    of_one,
+    of_requests,
+    paced,
+    read_option,
+)  # fmt: skip
+from onnxperf.cli.decoders import compare_decoder, decodes, of_a_model, recommend_decoder
 from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY
@@ -15,13 +28,16 @@ from onnxperf.ground.output import deliver
 
 
 @command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), required=False)
+@of_requests
+@loaded
+@paced
 @of_cards
 @click.option("--by", type=OneOf(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
 @read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Latency limit on the batch.")
 @debug
 def compare(
-    model: str, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
+    model: str | None, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
     prices: dict[str, float], json_to: str | None, by: str, limit_s: float | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Predict MODEL on several cards, and rank them.
@@ -29,10 +45,14 @@ def compare(
     Latency and memory are of the given --batch, the other columns of the batch with the highest throughput. Cards with
     overlapping intervals tie.
 
+    With --config, or an option of language models, a decoder's time to first token (TTFT), time per output token
+    (TPOT), tokens/s and cost: of --batch, or of requests as in `onnxperf llm`. --by latency then ranks by TPOT.
+
     \b
     Examples:
       onnxperf compare resnet50.onnx --gpu t4,l4,a10g,a100,h100
       onnxperf compare bert.onnx --all --gpu-memory 24GB --by cost --max-latency 20ms --dim sequence=128
+      onnxperf compare --config config.json --gpu l4,a100-80gb,h100 --engine vllm --concurrency 32
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.compare import compared
@@ -40,14 +60,21 @@ def compare(
     from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_comparison
 
-    cards, price_by_card = selected(gpu, every, capacity_bytes, generation), priced(prices)
+    cards = selected(gpu, every, capacity_bytes, generation)
+    if decodes("qps"):
+        compare_decoder(model, cards, by, prices, json_to, limit_s, **terms)
+        return
+    model, terms = of_a_model(model, terms, "qps")
+    price_by_card = priced(prices)
     with telling() as tell:
         comparison = compared(asked_of(model, json_to, gpu=gpu, **terms), cards, by, limit_s, price_by_card, tell)
     deliver(json_to, comparison.to_json, lambda: show_comparison(console(), comparison))
 
 
 @command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(), required=False)
+@of_requests
+@paced
 @read_option(
     "--max-latency",
     "limit_s",
@@ -57,12 +84,15 @@ def compare(
 )
 @click.option("--percentile", type=Number(), metavar="99",
               help="Limit this percentile of the latency.  [default: the mean]")  # fmt: skip
-@click.option("--qps", type=Number(), metavar="N", help="Requests per second, of one sample each.")
+@click.option(
+    "--qps", type=Number(), metavar="N", help="Requests per second, of one sample each, or to a language model."
+)
 @of_cards
 @debug
 def recommend(
-    model: str, limit_s: float | None, percentile: float | None, qps: float | None, gpu: tuple[str, ...], every: bool,
-    capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None, **terms: Any,
+    model: str | None, limit_s: float | None, percentile: float | None, qps: float | None, gpu: tuple[str, ...],
+    every: bool, capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None,
+    **terms: Any,
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas to serve MODEL.
 
@@ -71,8 +101,12 @@ def recommend(
     hundred requests, exactly for such a queue (M/D/1, for batches E_b/D/1) and a run that always takes its predicted
     time.
 
+    A language model, with --tpot, --ttft or both: the cheapest card, plan (one GPU, or tp=2, 4, 8) and number of
+    instances. Each instance gets its part of the requests at random and is simulated as `onnxperf llm --qps` does, up
+    to --batch requests at a time, by default 256; times are means, or with --percentile 50, 90 or 99.
+
     Without --gpu, all cards with a price are considered. With --gpus instead of --max-latency and --qps: rank the
-    parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the latency, or no plan
+    parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the limits, or no plan
     fits.
 
     \b
@@ -81,6 +115,7 @@ def recommend(
       onnxperf recommend resnet50.onnx --max-latency 20ms --qps 500 --percentile 99
       onnxperf recommend gpt3-xl.onnx --gpu a100 --gpus 8 --batch 16 --dim sequence=1024
       onnxperf recommend bert.onnx --max-latency 20ms --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
+      onnxperf recommend --config config.json --engine vllm --qps 20 --tpot 50ms --ttft 1s --gpu a100-80gb,h100,l40s
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.recommend import keep, recommended
@@ -88,6 +123,13 @@ def recommend(
     from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_recommendation
 
+    price_by_card = priced(prices)
+    named = gpu or (() if every else tuple(price_by_card))
+    if decodes():
+        cards = selected(named, every, capacity_bytes, generation)
+        recommend_decoder(model, cards, qps, percentile, prices, json_to, limit_s, **terms)
+        return
+    model, terms = of_a_model(model, terms)
     if terms["gpus"] is not None:
         limits = (limit_s, qps, percentile)
         if any(limit is not None for limit in limits) or every or capacity_bytes or generation or len(gpu or ()) != 1:
@@ -96,8 +138,6 @@ def recommend(
         return
     if limit_s is None or qps is None:
         raise UsageError("recommend takes --max-latency and --qps, or --gpus with --gpu")
-    price_by_card = priced(prices)
-    named = gpu or (() if every else tuple(price_by_card))
     cards = selected(named, every, capacity_bytes, generation)
     with telling() as tell:
         advice = recommended(

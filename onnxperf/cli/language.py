@@ -6,66 +6,17 @@ from typing import Any
 
 import click
 
-from onnxperf.cli.arguments import AS_JSON, BATCHES, Count, Number, OneOf, debug, files_read, of_a_decoder
+from onnxperf.cli.arguments import AS_JSON, BATCHES, DECODER_FILES, debug, files_read, loaded, of_a_decoder, of_requests
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_targets
-from onnxperf.ground.names import CACHES, ENGINES, USUAL_ENGINE, WEIGHTS
 from onnxperf.ground.output import deliver, telling
-
-#: How requests arrive: the argument of `traffic` and the option.
-ARRIVING = {"qps": "qps", "prompts": "prompt_lengths", "outputs": "output_lengths"}
-ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
-
-#: What the runs are made of; the first three are files.
-CONSTRUCTION = ("config", "prefill", "draft", "weights", "cache", "prune_lm_head", "engine", "accept", "draft_tokens")
 
 
 @command()
 @click.argument("model", type=click.Path(), required=False)
-@click.option("--config", type=click.Path(), metavar="config.json",
-              help="Instead of MODEL: build the graph from a Hugging Face config.")  # fmt: skip
-@click.option("--prefill", type=click.Path(), metavar="FILE.onnx",
-              help="The prefill model, if MODEL takes one token only.")  # fmt: skip
-@click.option("--prompt", type=Count(1, 1 << 24), default=2048, show_default=True, help="Prompt length, tokens.")
-@click.option("--output", type=Count(2, 1 << 24), default=256, show_default=True, help="Output length, tokens.")
+@of_requests
+@loaded
 @BATCHES(default="1..64", show_default=True, help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")
-@click.option("--chunk", type=Count(1, 1 << 24), metavar="N", help="Chunked prefill: tokens per chunk.  [default: all]")
-@click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
-              help="Share of each prompt that is in the prefix cache.")  # fmt: skip
-@click.option("--pools", metavar="1:2",
-              help="Instances for prefill : for decode, each of the GPUs of --parallel.")  # fmt: skip
-@click.option("--draft", type=click.Path(), metavar="config.json",
-              help="With --config: the config of a draft model, for speculative decoding.")  # fmt: skip
-@click.option("--accept", type=Number(), metavar="0.7",
-              help="With --draft: how likely a proposed token is accepted.")  # fmt: skip
-@click.option("--draft-tokens", type=int, metavar="K",
-              help="With --draft: tokens proposed in a step.  [default: 4]")  # fmt: skip
-@click.option("--weights", type=OneOf(WEIGHTS),
-              help="With --config: weight-only quantisation, as MatMulNBits in blocks of 32.")  # fmt: skip
-@click.option("--cache", type=OneOf(CACHES),
-              help="With --config: type of the KV cache.  [default: as activations]")  # fmt: skip
-@click.option("--engine", type=OneOf(ENGINES), default=USUAL_ENGINE, show_default=True,
-              help="With --config: the engine that serves it.")  # fmt: skip
-@click.option(
-    "--prune-lm-head",
-    is_flag=True,
-    help="With --config: compute logits of the last position only, as serving engines do.",
-)
-@click.option(
-    "--qps", type=Number(), metavar="N", help="Simulate serving at this request rate, with continuous batching."
-)
-@click.option("--concurrency", metavar="N|1,8,64|1..256",
-              help="Simulate a closed loop of N requests, each replaced as it ends.")  # fmt: skip
-@click.option("--prompt-lengths", metavar="lognormal:2048:0.5",
-              help="Of requests: median and log standard deviation, or uniform:1:99.  [default: --prompt]")  # fmt: skip
-@click.option(
-    "--output-lengths",
-    metavar="uniform:16:512",
-    help="Output lengths of requests.  [default: --output; with --concurrency 3% around it]",
-)
-@click.option("--requests", type=Count(1, 100_000),
-              help="Requests to simulate.  [default: 1000; with --concurrency 10 for each]")  # fmt: skip
-@click.option("--seed", type=Count(0), default=0, show_default=True, help="Random seed of the requests.")
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
 @click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
@@ -74,8 +25,7 @@ CONSTRUCTION = ("config", "prefill", "draft", "weights", "cache", "prune_lm_head
 @of_a_decoder
 @debug
 def llm(
-    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, batch: tuple[int, ...],
-    pools: str | None, **asked: Any,
+    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, **asked: Any
 ) -> None:  # fmt: skip
     """Predict how a language model generates: time to first token (TTFT), time per output token (TPOT),
     throughput, memory.
@@ -123,27 +73,14 @@ def llm(
       onnxperf llm --config config.json --gpu h100 --engine vllm --parallel tp=2 --pools 1:2 --concurrency 1..256
     """
     from onnxperf.ground.tables import console
-    from onnxperf.language.core import generation, steps_of, traffic
-    from onnxperf.language.generation import Lengths
-    from onnxperf.language.pools import parse_pools
-    from onnxperf.running.pipeline import Request
+    from onnxperf.language.decoding import decoding_of
     from onnxperf.views.llm import check_plot, plot, show
 
-    construction = {name: asked.pop(name) for name in CONSTRUCTION}
-    sources = files_read({"gpu": gpu, **asked}, model, *(construction[name] for name in CONSTRUCTION[:3]))
+    sources = files_read({"gpu": gpu, **asked}, model, *(asked[name] for name in DECODER_FILES))
     check_targets({"--json": json_to, "--plot": plot_to}, *sources)
     if plot_to is not None:
         check_plot(plot_to)
-    tokens = {name: asked.pop(name) for name in ("prompt", "output", "chunk", "cached")}
-    arrive = {name: asked.pop(option) for name, option in ARRIVING.items()}
-    bindings = {name: asked.pop(name) for name in ("dims", "shapes", "trip_counts")}
-    request = Request(b"", **bindings, terms=asked)
     with telling() as tell:
-        steps, positions = steps_of(model, gpu, request, **construction)
-        lengths = Lengths(**tokens, positions=positions, block=steps.engine.block)
-        requests = traffic(lengths, **arrive, engine=steps.engine)
-        answer = generation(
-            steps, lengths, batch, construction["weights"], requests, tell, construction["cache"], parse_pools(pools)
-        )
+        answer = decoding_of(model, asked).generation(gpu, 1, tell)
     files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
     deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)

@@ -8,6 +8,11 @@ import click
 
 #: Options that several commands have, by their names there. What a command alone has stands first, under Options.
 SECTIONS = {
+    "Language models": (
+        "config", "prefill", "engine", "prompt", "output", "chunk", "cached", "weights", "cache", "prune_lm_head",
+        "draft", "accept", "draft_tokens", "concurrency", "pools", "prompt_lengths", "output_lengths", "requests",
+        "seed", "token_s", "first_s",
+    ),
     "Where it runs": (
         "gpu", "every", "capacity_bytes", "generation", "prices", "runtime", "ort_version", "opt_level",
         "ort_transformers", "host", "gpus", "parallel", "cluster", "power_mode", "power_limit_W", "clock_Hz",

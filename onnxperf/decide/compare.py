@@ -16,6 +16,8 @@ from onnxperf.running.largest import limits_of
 from onnxperf.running.pipeline import Gpu, Request, request_for
 from onnxperf.running.terms import Bound, Examples
 
+Figure = tuple[float, float, float]  # what cards are ranked by: low, median and high, the lowest first
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Document):
@@ -32,7 +34,7 @@ class Candidate(Document):
     asked: Choice | None
     best: Choice | None
     price: Price | None
-    figure: tuple[float, float, float] | None = None
+    figure: Figure | None = None
     rank: int = 0
     ties: tuple[str, ...] = ()
     why: str = ""
@@ -111,7 +113,9 @@ def compared(
     candidates = _candidates(chosen, by, limit_s, prices)
     able = sorted((c for c in candidates if c.figure is not None), key=lambda c: c.figure[1] if c.figure else 0.0)
     unable = [c for c in candidates if c.figure is None]
-    cards = (*_ranked(able), *unable)
+    places = ranks([(c.device.id, c.figure) for c in able if c.figure is not None])
+    ranked = (replace(c, rank=rank, ties=ties) for c, (rank, ties) in zip(able, places, strict=True))
+    cards = (*ranked, *unable)
     return Comparison(chosen.model, **chosen.terms, by=by, max_seconds=limit_s, cards=cards, fixed=chosen.fixed)
 
 
@@ -133,9 +137,7 @@ def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping
     return candidates
 
 
-def _figure(
-    by: str, asked: Choice, best: Choice | None, price: Price | None
-) -> tuple[tuple[float, float, float] | None, str]:
+def _figure(by: str, asked: Choice, best: Choice | None, price: Price | None) -> tuple[Figure | None, str]:
     """What a card is ranked by, as low, median and high, or why there is none."""
     if by == "latency":
         return (asked.low_seconds, asked.seconds, asked.high_seconds), ""
@@ -153,14 +155,11 @@ def _figure(
     return (best.low_seconds * share, best.seconds * share, best.high_seconds * share), ""
 
 
-def _ranked(able: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates, the best first, with their ranks and ties."""
-    ranked, rank, reach = list[Candidate](), 0, 0.0
-    for i, c in enumerate(able):
-        low, _, high = c.figure or (0.0, 0.0, 0.0)
+def ranks(able: Sequence[tuple[str, Figure]]) -> list[tuple[int, tuple[str, ...]]]:
+    """The rank of each card, by its id and figure, the best first, and the cards that it ties with."""
+    places, rank, reach = list[tuple[int, tuple[str, ...]]](), 0, 0.0
+    for i, (id, (low, _, high)) in enumerate(able):
         if not rank or low > reach:
             rank, reach = i + 1, high
-        others = (o for o in able if o is not c and o.figure and c.figure)
-        ties = tuple(o.device.id for o in others if o.figure and o.figure[0] <= high and low <= o.figure[2])
-        ranked.append(replace(c, rank=rank, ties=ties))
-    return ranked
+        places.append((rank, tuple(o for o, (least, _, most) in able if o != id and least <= high and low <= most)))
+    return places

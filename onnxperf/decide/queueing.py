@@ -147,18 +147,18 @@ def _fewest_of_percentile(least: int, run_s: float, batch: int, target: Target, 
     def late(replicas: int) -> bool:
         return bool(_at_least(target.qps / replicas * spare, batch).mean() < share)
 
-    most = _first(least, MOST_REPLICAS, late) - 1  # beyond, too few batches are full in time
-    low = _first(least, most, lambda n: at(n)[0] >= share)
+    most = first(least, MOST_REPLICAS, late) - 1  # beyond, too few batches are full in time
+    low = first(least, most, lambda n: at(n)[0] >= share)
     if low > most:
         return None
     peak, end = low, most
     while peak < end and at(peak)[1] < share:
         middle = (peak + end) // 2
         peak, end = (middle + 1, end) if at(middle)[1] < at(middle + 1)[1] else (peak, middle)
-    return _first(low, peak, lambda n: at(n)[1] >= share) if at(peak)[1] >= share else None
+    return first(low, peak, lambda n: at(n)[1] >= share) if at(peak)[1] >= share else None
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+def first(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The first whole number for which something holds that stays so; high + 1 where it does for none."""
     high += 1
     while low < high:

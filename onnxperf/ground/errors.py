@@ -13,7 +13,10 @@ from operator import eq
 MAX_COMPARED = 200  # names, and characters of each, among which a similar one is looked for
 INTERRUPTED = 130  # the exit code after Ctrl-C, which is no error of the caller
 #: Options whose arguments have other names.
-OTHERWISE = {"dim": "dims", "trip-count": "trip_counts", "power-limit": "power_limit_W", "clock": "clock_Hz"}
+OTHERWISE = {
+    "dim": "dims", "trip-count": "trip_counts", "power-limit": "power_limit_W", "clock": "clock_Hz", "tpot": "tpot_ms",
+    "ttft": "ttft_ms",
+}  # fmt: skip
 
 
 def _entries(options: str) -> list[str]:
@@ -29,7 +32,7 @@ ARGUMENTS = (
     (r"--shapes \S+:\d+(?:x\d+)*(?: --shapes \S+:\d+(?:x\d+)*)*", lambda m: f"shapes={{{', '.join(_entries(m[0]))}}}"),
     (r"--shapes (\S+):\.\.\.", lambda m: f'shapes={{"{m[1]}": ...}}'),
     (r"--batch (\d+|N)\b", lambda m: f"batch={m[1]}"),
-    (r"--(dim|trip-count|power-limit|clock)\b", lambda m: OTHERWISE[m[1]]),
+    (r"--(dim|trip-count|power-limit|clock|tpot|ttft)\b", lambda m: OTHERWISE[m[1]]),
     (r"--([a-z][a-z-]*[a-z])\b", lambda m: m[1].replace("-", "_")),
 )
 

@@ -35,11 +35,11 @@ def show_comparison(out: Console, c: Comparison) -> None:
     spare = ("W", "$/hour", "J/sample", "memory", "80% interval")
     ranked = [x for x in c.cards if x.figure is not None]
     out.print(tabulate(out, names, map(_line, ranked), spare=spare))
-    _put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
+    put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
     put_notes(out, _notes(c, ranked))
 
 
-def _put_reasons(out: Console, reasons: Iterable[tuple[str, str]]) -> None:
+def put_reasons(out: Console, reasons: Iterable[tuple[str, str]]) -> None:
     """Print why cards are left out: a line for each reason, and the cards that it holds for."""
     cards: dict[str, list[str]] = {}
     for gpu, why in reasons:
@@ -71,10 +71,10 @@ def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     if any(x.price is not None for x in ranked):
         yield "$/million is the cost per million samples at full load and the best batch"
-    yield from _on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
+    yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
 
 
-def _on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
+def on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
     """Where prices are from, and that they are old."""
     shipped = [(id, p) for id, p in prices if p.date]
     if shipped:
@@ -95,7 +95,7 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
         out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
     else:
         out.print(Text("no card meets this target", style="bold red"))
-    _put_reasons(out, r.others)
+    put_reasons(out, r.others)
     put_notes(out, _on_plans(r))
 
 
@@ -107,7 +107,7 @@ def _on_plans(r: Recommendation) -> Iterator[str]:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:
         yield "$/hour is the price of all replicas, busy or idle; cheapest card first"
-    yield from _on_prices(r.prices)
+    yield from on_prices(r.prices)
 
 
 def _sentence(p: Plan, latency: str) -> str:

@@ -82,7 +82,7 @@ def show(out: Console, g: Generation) -> None:
 
 def service_sheet(s: Service) -> Sheet:
     """How requests were served: a line for each time, a column for each percentile."""
-    drawn_as = f"{s.traffic.requests:,} requests{_arriving(s)}, {_lengths(s)}"
+    drawn_as = f"{s.traffic.requests:,} requests{arriving(s)}, {_lengths(s)}"
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
     if s.traffic.concurrency:
         did += f" ({number(s.tokens_per_second_per_user)} per user, {number(s.tokens_per_second_per_gpu)} per GPU)"
@@ -95,7 +95,7 @@ def service_sheet(s: Service) -> Sheet:
         )
         load += f" {number(s.batch)} sequences; {balanced(p.balance)} would balance"
     lines = tuple(
-        (name.replace("_", " "), *(f"{duration(at.seconds)} ({_range(at)})" for at in (time.mean, *time.at.values())))
+        (name.replace("_", " "), *(f"{duration(at.seconds)} ({interval(at)})" for at in (time.mean, *time.at.values())))
         for name, time in s.times.items()
     )
     names = ("!with 80% intervals", "#mean", *(f"#p{p}" for p in PERCENTILES))
@@ -108,7 +108,7 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
     for s in services:
         first, token = (s.times[name] for name in ("time_to_first_token", "time_per_output_token"))
         times = (
-            x for t in (first, token) for x in (duration(t.mean.seconds), _range(t.mean), duration(t.at[99].seconds))
+            x for t in (first, token) for x in (duration(t.mean.seconds), interval(t.mean), duration(t.at[99].seconds))
         )
         rates = (s.tokens_per_second_per_user, s.tokens_per_second_per_gpu)
         sooner = () if s.speedup is None else (f"{s.speedup:.2f}",)
@@ -121,7 +121,8 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
     return Sheet(printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), SPARE_OF_CURVE)
 
 
-def _arriving(s: Service) -> str:
+def arriving(s: Service) -> str:
+    """How requests arrive."""
     rate = s.traffic.qps
     return f", {s.traffic.concurrency:,} at a time" if rate is None else f" at {number(rate)}/s"
 
@@ -141,7 +142,7 @@ def _types(g: Generation) -> str:
 
 
 def _line(b: Batch) -> tuple[str, ...]:
-    times = (x for s in (b.first, b.token) for x in (duration(s.seconds), _range(s)))
+    times = (x for s in (b.first, b.token) for x in (duration(s.seconds), interval(s)))
     note = "" if b.fits else "does not fit"
     sooner = () if b.speculation is None else (f"{b.speculation.speedup:.2f}",)
     sizes = size(b.needed_bytes), f"{b.longest_context:,}"
@@ -150,7 +151,8 @@ def _line(b: Batch) -> tuple[str, ...]:
     return str(b.batch), *times, number(b.tokens_per_second), *sizes, *through, *sooner, note
 
 
-def _range(s: Seconds) -> str:
+def interval(s: Seconds) -> str:
+    """The 80% interval of a time."""
     return f"{duration(s.low_seconds)} - {duration(s.high_seconds)}"
 
 

@@ -1,0 +1,110 @@
+"""What is asked of a language model, whichever card it runs on: its runs, its lengths and its requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnxperf.graph import opened
+from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
+from onnxperf.ground.output import Progress
+from onnxperf.language.arrivals import USUAL_SEED, Traffic
+from onnxperf.language.core import Generation, generation, steps_of, traffic
+from onnxperf.language.generation import Lengths
+from onnxperf.language.pools import parse_pools
+from onnxperf.language.steps import Steps
+from onnxperf.running.pipeline import Gpu, Request
+from onnxperf.running.terms import Keywords, Named, as_terms
+
+#: Arguments of `steps_of`, and of `traffic`, by the names that `llm` has for them.
+BUILT = {
+    "config": None, "prefill": None, "weights": None, "prune_lm_head": False, "cache": None, "engine": USUAL_ENGINE,
+    "draft": None, "accept": None, "draft_tokens": None,
+}  # fmt: skip
+LENGTHS = {"prompt": 2048, "output": 256, "chunk": None, "cached": 0.0}
+ARRIVING = {"qps": "qps", "prompts": "prompt_lengths", "outputs": "output_lengths"}
+ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
+SIZES = ("dims", "shapes", "trip_counts")
+RUNNING = 256  # requests that are served at a time where nobody says how many, as max_num_seqs of vLLM
+
+
+class Decoder(Named, Keywords, total=False):
+    """The keywords of `llm` that say which model answers which requests, without cards and what limits them."""
+
+    config: str | os.PathLike[str] | Mapping[str, Any] | None
+    prefill: Any
+    prompt: int
+    output: int
+    cached: float
+    draft: str | os.PathLike[str] | Mapping[str, Any] | None
+    accept: float | None
+    draft_tokens: int | None
+    batch: int | None
+    chunk: int | None
+    weights: str | None
+    cache: str | None
+    prune_lm_head: bool
+    engine: str
+    prompt_lengths: str | None
+    output_lengths: str | None
+    requests: int | None
+    seed: int
+
+
+class Loaded(Decoder, total=False):
+    """The same with how many requests there are."""
+
+    qps: float | None
+    concurrency: int | str | None
+    pools: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What is asked, with arguments as of `llm`: `built` those of `steps_of`, `arriving` those of `traffic`, `tokens`
+    those of `Lengths`; batch: samples, or how many requests are served at a time, None where that was not said; pools:
+    instances for prefill and for decode, None where each does both.
+    """
+
+    model: Any
+    request: Request
+    built: Mapping[str, Any]
+    tokens: Mapping[str, Any]
+    arriving: Mapping[str, Any]
+    batch: Any = None
+    pools: tuple[int, int] | None = None
+
+    def on(self, gpu: Gpu, parallel: str | None = None) -> tuple[Steps, Lengths]:
+        """The runs on a card, or on several by a plan, and the lengths. Raises UsageError where they can't be."""
+        terms = self.request.terms if parallel is None else {**self.request.terms, "parallel": parallel}
+        steps, positions = steps_of(self.model, gpu, replace(self.request, terms=terms), **self.built)
+        lengths = Lengths(**self.tokens, positions=positions, block=steps.engine.block)
+        lengths.check()
+        return steps, lengths
+
+    def traffic(self, lengths: Lengths, steps: Steps) -> tuple[Traffic, ...]:
+        """The requests to simulate."""
+        return traffic(lengths, **self.arriving, engine=steps.engine)
+
+    def generation(self, gpu: Gpu, usual_batch: int, tell: Progress | None = None) -> Generation:
+        """What `llm` answers on a card. Raises UsageError where it can't."""
+        steps, lengths = self.on(gpu)
+        weights, cache = self.built["weights"], self.built["cache"]
+        batch, requests = self.batch or usual_batch, self.traffic(lengths, steps)
+        return generation(steps, lengths, batch, weights, requests, tell, cache, self.pools)
+
+
+def decoding_of(model: Any, asked: Mapping[str, Any]) -> Decoding:
+    """What the keywords of `llm` ask, without its card; others are terms."""
+    rest = dict(asked)
+    model = model if model is None else opened(model)  # once, for all cards
+    built = {name: rest.pop(name, usual) for name, usual in BUILT.items()}
+    built |= {"weights": choice_named(built["weights"], WEIGHTS), "cache": choice_named(built["cache"], CACHES)}
+    usual = {"seed": USUAL_SEED}
+    arriving = {argument: rest.pop(name, usual.get(name)) for argument, name in ARRIVING.items()}
+    tokens = {name: rest.pop(name, usual) for name, usual in LENGTHS.items()}
+    sizes, batch = {name: rest.pop(name, None) for name in SIZES}, rest.pop("batch", None)
+    pools = parse_pools(rest.pop("pools", None))
+    return Decoding(model, Request(b"", **sizes, terms=as_terms(rest)), built, tokens, arriving, batch, pools)

@@ -1,0 +1,134 @@
+"""Comparisons of cards and recommendations for language models on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from onnxperf.decide.compare_llm import LanguageCandidate, LanguageComparison
+from onnxperf.decide.pace import Pace
+from onnxperf.decide.recommend_llm import LanguagePlan, LanguageRecommendation
+from onnxperf.ground.errors import counted, printable
+from onnxperf.ground.names import USUAL_ENGINE
+from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
+from onnxperf.language.steps import Seconds
+from onnxperf.views.choices import on_prices, put_reasons
+from onnxperf.views.llm import arriving, interval
+
+BY = {"latency": "time per output token", "throughput": "throughput", "cost": "cost per million tokens"}
+CARDS = (
+    "#rank", "!card", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#tokens/s", "#memory", "#largest batch",
+    "#$/hour", "#$/M tokens",
+)  # fmt: skip
+SPARE = ("$/hour", "memory", "80% interval", "largest batch", "80% interval ")
+PLANS = (
+    "!card", "!plan", "#instances", "#worst case", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#load",
+    "#$/hour", "#$/M tokens",
+)  # fmt: skip
+SPARE_OF_PLANS = ("80% interval", "load", "80% interval ", "$/M tokens")
+
+
+def show_comparison(out: Console, c: LanguageComparison) -> None:
+    """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
+    a = c.about
+    what = _model(a.model, a.engine, a.precision, a.weights, a.cache) + (f", {a.plan} each" if a.plan else "")
+    asked = f"{what}, {_asked(c)}{_limits(c.pace, ', at most ')}"
+    out.print(Text(printable(f"{asked}: ranked by {BY[c.by]}"), style="bold"))
+    ranked = [x for x in c.cards if x.figure is not None]
+    out.print(tabulate(out, CARDS, map(_line, ranked), spare=SPARE))
+    put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
+    put_notes(out, _notes(c, ranked))
+
+
+def _model(name: str, engine: str, precision: str, weights: str | None, cache: str | None) -> str:
+    """The model, what runs it, and its types."""
+    kept = f"precision {'as stored' if precision == 'keep' else precision}"
+    types = [f"{kind} {what}" for kind, what in ((weights, "weights"), (cache, "cache")) if kind]
+    return f"{shortened(name)} under {engine}, {', '.join((kept, *types))}"
+
+
+def _asked(c: LanguageComparison) -> str:
+    """The lengths, and how many samples or requests there are."""
+    a, s = c.about, c.about.service
+    if s is None:
+        return f"prompt {a.lengths.prompt:,}, output {a.lengths.output:,}, batch {a.batches[0].batch}"
+    return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}, {s.traffic.requests:,} requests{arriving(s)}"
+
+
+def _limits(pace: Pace, before: str = "") -> str:
+    named = ((pace.token_s, "per output token"), (pace.first_s, "to the first token"))
+    said = " and ".join(f"{duration(s)} {what}" for s, what in named if s is not None)
+    return f"{before}{said}" if said else ""
+
+
+def _line(x: LanguageCandidate) -> tuple[str, ...]:
+    g, rate = x.generation, x.tokens_per_second
+    assert g is not None and rate is not None and x.first is not None and x.token is not None
+    times = (*_time(x.first), *_time(x.token))
+    memory = size(g.batches[0].needed_bytes) if g.service is None else NOTHING
+    hour = NOTHING if x.price is None else f"{x.gpus * x.price.usd_per_hour:,.2f}"
+    million = NOTHING if x.usd_per_million_tokens is None else number(x.usd_per_million_tokens)
+    rank = f"{x.rank}{'=' if x.ties else ''}"
+    return rank, x.device.id, *times, number(rate.seconds, 4), memory, f"{g.largest_batch:,}", hour, million
+
+
+def _time(s: Seconds) -> tuple[str, str]:
+    return duration(s.seconds), interval(s)
+
+
+def _notes(c: LanguageComparison, ranked: Sequence[LanguageCandidate]) -> Iterator[str]:
+    if any(x.ties for x in ranked):
+        yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
+    if any(x.price is not None for x in ranked):
+        yield "$/M tokens is the cost per million generated tokens at the tokens/s of this line"
+    yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
+    yield from c.about.notes
+
+
+def show_recommendation(out: Console, r: LanguageRecommendation) -> None:
+    """Print the cheapest plan and the one after it in a sentence each, all plans, and why others are none."""
+    which = "mean" if r.pace.percentile is None else f"p{r.pace.percentile}"
+    goal = f"{number(r.qps)} requests/s, prompts {r.prompts}, outputs {r.outputs}, {which} of {_limits(r.pace)}"
+    out.print(Text(printable(f"{_model(r.model, r.engine, r.precision, r.weights, r.cache)}: {goal}"), style="bold"))
+    if r.plans:
+        out.print(Text(_sentence(r.plans[0]), style="bold green"))
+        if r.plans[1:]:
+            out.print(Text(f"next: {_sentence(r.plans[1])}"))
+        out.print(tabulate(out, PLANS, map(_plan_line, r.plans), spare=SPARE_OF_PLANS))
+    else:
+        out.print(Text("no plan meets this target", style="bold red"))
+    put_reasons(out, ((f"{gpu} {plan}".strip(), why) for gpu, plan, why in r.others))
+    put_notes(out, _on_plans(r))
+
+
+def _sentence(p: LanguagePlan) -> str:
+    cards = (
+        f"{p.instances} x {p.device_name}"
+        if p.gpus == 1
+        else f"{p.instances} x {p.gpus} {p.device_name} ({p.parallel})"
+    )
+    cost = f", ${p.usd_per_hour:,.2f} per hour" if p.usd_per_hour is not None else ""
+    return f"{cards}: {duration(p.token.seconds)} per output token, {duration(p.first.seconds)} to the first{cost}"
+
+
+def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
+    slow = NOTHING if p.instances_if_slow is None else f"{p.instances_if_slow:,}"
+    hour = NOTHING if p.usd_per_hour is None else f"{p.usd_per_hour:,.2f}"
+    million = NOTHING if p.usd_per_million_tokens is None else number(p.usd_per_million_tokens)
+    times = (*_time(p.first), *_time(p.token))
+    return p.gpu, p.parallel or "1 GPU", f"{p.instances:,}", slow, *times, f"{p.load:.0%}", hour, million
+
+
+def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
+    yield from r.notes
+    if r.plans:
+        p, engine = r.plans[0], "" if r.engine == USUAL_ENGINE else f" --engine {r.engine}"
+        plan = f" --parallel {p.parallel}" if p.parallel else ""
+        yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
+        yield "worst case: instances if each iteration takes the upper end of its 80% interval"
+        yield f"load: the share of the requests that an instance serves with all {counted(r.running, 'place')} taken"
+    if r.prices:
+        yield "$/hour is the price of all instances, busy or idle; cheapest plan first"
+    yield from on_prices(r.prices)
