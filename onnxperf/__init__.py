@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from onnxperf.sweeps.core import Sweep, sweep
     from onnxperf.views.html import html
     from onnxperf.views.layer_profile import layer_profile
+    from onnxperf.views.llm_html import llm_html
+    from onnxperf.views.llm_trace import llm_trace
     from onnxperf.views.netron import annotated, netron
     from onnxperf.views.notebook import notebook
     from onnxperf.views.prediction import report
@@ -63,6 +65,8 @@ _OFFERED = {
     "onnxperf.scoring.timed_runs": ("RunDifference",),
     "onnxperf.views.html": ("html",),
     "onnxperf.views.layer_profile": ("layer_profile",),
+    "onnxperf.views.llm_html": ("llm_html",),
+    "onnxperf.views.llm_trace": ("llm_trace",),
     "onnxperf.views.netron": ("annotated", "netron"),
     "onnxperf.views.notebook": ("notebook",),
     "onnxperf.sweeps.core": ("Sweep", "sweep"),
@@ -82,8 +86,8 @@ __all__ = [
     "ModelError", "Move", "Operator", "Pointwise", "Prediction", "Recommendation", "Recurrent", "Rows",
     "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
     "annotated", "check", "compare", "compare_llm", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
-    "llm", "load", "netron", "notebook", "op", "plot", "predict", "recommend", "recommend_llm", "report", "sweep",
-    "text", "trace", "whatif", "work",
+    "llm", "llm_html", "llm_trace", "load", "netron", "notebook", "op", "plot", "predict", "recommend",
+    "recommend_llm", "report", "sweep", "text", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

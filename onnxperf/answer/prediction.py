@@ -26,7 +26,7 @@ from onnxperf.graph import Note
 from onnxperf.ground.codec import Document, data_frame, plain
 from onnxperf.ground.door import DOOR
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.output import write_file
+from onnxperf.ground.output import write_file, written
 from onnxperf.ground.tables import duration
 from onnxperf.ground.version import VERSION
 from onnxperf.latency.intervals import COVERAGE
@@ -46,13 +46,6 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 SCHEMA_VERSION = 1
 BOUND_BY = ("compute", "memory", "latency", "launch", "cpu", "transfer", "communication")
-
-
-def _written(text: str, path: Path | None) -> str:
-    """A text, which is also written to the file of this path if there is one."""
-    if path is not None:
-        write_file(os.fspath(path), text + "\n")
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +199,11 @@ class Prediction(Document):
         there, as `--trace` does. This and what follows raise UsageError or EnvironmentFailure where a file can't be
         written.
         """
-        return _written(DOOR["trace"](self), path)
+        return written(DOOR["trace"](self), path)
 
     def to_netron(self, path: Path | None = None) -> str:
         """What each node costs, JSON that Netron opens beside the model; with a path also written there."""
-        return _written(DOOR["netron"](self), path)
+        return written(DOOR["netron"](self), path)
 
     def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
         """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
@@ -222,7 +215,7 @@ class Prediction(Document):
 
     def to_layer_profile(self, path: Path | None = None) -> str:
         """JSON as by trtexec's --exportProfile; with a path also written there, as `--profile` does."""
-        return _written(DOOR["layer_profile"](self), path)
+        return written(DOOR["layer_profile"](self), path)
 
     def plot(self, to: Path = "svg") -> bytes:
         """The roofline as an image: svg, png, or the path of a file with one of these endings, which is written as
@@ -244,7 +237,7 @@ class Prediction(Document):
         """A page that explains the prediction; with a path also written there, as `--html` does. `onnxperf.html` says
         what `at_batch` is.
         """
-        return _written(DOOR["html"](self, at_batch), path)
+        return written(DOOR["html"](self, at_batch), path)
 
     def by_operator(self) -> dict[str, float]:
         """Seconds of kernels by operator type, the largest first; times without any kernel are in `gaps`."""

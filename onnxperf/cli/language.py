@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,6 +18,9 @@ from onnxperf.ground.output import deliver, telling
 @of_requests
 @loaded
 @BATCHES(default="1..64", show_default=True, help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")
+@click.option("--html", "html_to", metavar="FILE", help="Write an HTML report, which needs no network.")
+@click.option("--trace", "trace_to", metavar="FILE.json",
+              help="Write a prefill and a decode step as a timeline for ui.perfetto.dev.")  # fmt: skip
 @click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Draw latency against throughput.")
 @AS_JSON
 @click.option("--parallel", metavar="tp=4|dp=2,tp=4|...",
@@ -25,7 +29,8 @@ from onnxperf.ground.output import deliver, telling
 @of_a_decoder
 @debug
 def llm(
-    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, **asked: Any
+    model: str | None, gpu: str, json_to: str | None, plot_to: str | None, html_to: str | None, trace_to: str | None,
+    **asked: Any,
 ) -> None:  # fmt: skip
     """Predict how a language model generates: time to first token (TTFT), time per output token (TPOT),
     throughput, memory.
@@ -71,16 +76,27 @@ def llm(
       onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --batch 1 --plot pareto.svg
       onnxperf llm --config config.json --gpu h100 --engine vllm --draft small/config.json --accept 0.7
       onnxperf llm --config config.json --gpu h100 --engine vllm --parallel tp=2 --pools 1:2 --concurrency 1..256
+      onnxperf llm --config config.json --gpu h100 --batch 1..64 --html report.html --trace steps.json
     """
     from onnxperf.ground.tables import console
     from onnxperf.language.decoding import decoding_of
     from onnxperf.views.llm import check_plot, plot, show
 
     sources = files_read({"gpu": gpu, **asked}, model, *(asked[name] for name in DECODER_FILES))
-    check_targets({"--json": json_to, "--plot": plot_to}, *sources)
+    targets = {"--json": json_to, "--html": html_to, "--trace": trace_to, "--plot": plot_to}
+    check_targets(targets, *sources)
     if plot_to is not None:
         check_plot(plot_to)
     with telling() as tell:
         answer = decoding_of(model, asked).generation(gpu, 1, tell)
-    files = {} if plot_to is None else {plot_to: lambda: plot(plot_to, answer)}
-    deliver(json_to, answer.to_json, lambda: show(console(), answer), files=files)
+    files: dict[str | None, Callable[[], str | bytes]] = {
+        html_to: answer.to_html,
+        trace_to: lambda: answer.to_trace() + "\n",
+        plot_to: lambda: plot(str(plot_to), answer),
+    }
+    deliver(
+        json_to,
+        answer.to_json,
+        lambda: show(console(), answer),
+        files={to: content for to, content in files.items() if to},
+    )

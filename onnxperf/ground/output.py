@@ -121,6 +121,13 @@ def write_file(target: str, content: str | bytes) -> None:
         raise _unwritten(target, e) from e
 
 
+def written(text: str, path: str | os.PathLike[str] | None) -> str:
+    """A text, which is also written to the file of this path if there is one."""
+    if path is not None:
+        write_file(os.fspath(path), text + "\n")
+    return text
+
+
 @contextmanager
 def aside(target: str) -> Iterator[Path]:
     """A path in a temporary folder beside a file. At the end what was written there takes the file's place, and files

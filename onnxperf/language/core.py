@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from onnxperf.export.decoder import decoder
@@ -12,10 +12,11 @@ from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.export.decoder_quantised import FP8, Stored
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
+from onnxperf.ground.door import DOOR
 from onnxperf.ground.errors import UsageError, counted, speaking_of_arguments
 from onnxperf.ground.lists import batches_of, parse_batches, sizes_of
 from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
-from onnxperf.ground.output import Progress
+from onnxperf.ground.output import Progress, written
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
@@ -160,6 +161,19 @@ class Generation(Document):
     draft: Speculator | None = None
     pools: Pools | None = None
     notes: tuple[str, ...] = ASSUMED
+    steps: Steps | None = field(default=None, repr=False, compare=False)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A page that shows it, with what a prefill and a decode step are spent on; with a path also written there, as
+        `--html` does.
+        """
+        return written(DOOR["llm_html"](self), path)
+
+    def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A prefill and a decode step on a timeline for ui.perfetto.dev, as JSON; with a path also written there, as
+        `--trace` does.
+        """
+        return written(DOOR["llm_trace"](self), path)
 
     def to_dict(self) -> dict[str, Any]:
         """The answer as plain data; times in seconds, sizes in bytes."""
@@ -290,6 +304,7 @@ def generation(
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
         draft=_speculator(steps), pools=pools, notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
+        steps=steps,
     )  # fmt: skip
 
 

@@ -41,14 +41,21 @@ def bare(run: Run, engine: Engine, stored: Stored | None) -> Bare:
     """
     if not engine.joined:
         return Bare(outline(run), len(run.kernels.rows))
-    placed = quantised(joined(run.run_graph), stored, run.devices[0])
-    run = replace(run, placed=placed, scenario=replace(run.scenario, cuda_graph=True))
+    run = under(run, engine, stored)
     o, layers = outline(run), sum(k.op in EXPERTS for k in run.kernels.rows)
-    seconds = o.seconds - _saved(run, engine) + layers * engine.routing_s
+    seconds = o.seconds + sum(changes(run, engine))
     wide = exp(ERRORS[layers > 0])
     bound = min(float(run.timeline.lower_bound_s[0]), seconds)
     o = replace(o, seconds=seconds, low_seconds=max(seconds / wide, bound), high_seconds=seconds * wide)
     return Bare(o, len(run.kernels.rows) + layers * engine.routing)
+
+
+def under(run: Run, engine: Engine, stored: Stored | None) -> Run:
+    """A run with the products that an engine joins, of weights as they are stored; kernels take ONNX Runtime's time."""
+    if not engine.joined:
+        return run
+    placed = quantised(joined(run.run_graph), stored, run.devices[0])
+    return replace(run, placed=placed, scenario=replace(run.scenario, cuda_graph=True))
 
 
 def grown(less: Bare, more: Bare, times: int) -> Bare:
@@ -82,12 +89,15 @@ def _taking(o: Outline, seconds: float) -> Outline:
     return replace(o, seconds=seconds, low_seconds=o.low_seconds * scale, high_seconds=o.high_seconds * scale)
 
 
-def _saved(run: Run, engine: Engine) -> float:
-    """Seconds that the engine's all-reduces save, and where the norm behind a small one is in it, that norm's too."""
+def changes(run: Run, engine: Engine) -> list[float]:
+    """Seconds by which an engine changes each kernel: what its all-reduces save, and where the norm behind a small one
+    is in it, that norm; and what choosing experts adds to their products.
+    """
+    each = [engine.routing_s if k.op in EXPERTS else 0.0 for k in run.kernels.rows]
     if engine.reduce is None:
-        return 0.0
-    cluster, saved, small = run.devices[0].cluster or usual_cluster(run.devices[0]), 0.0, False
-    for k, seconds in zip(run.kernels.rows, run.seconds[:, 0].tolist(), strict=True):
+        return each
+    cluster, small = run.devices[0].cluster or usual_cluster(run.devices[0]), False
+    for i, (k, seconds) in enumerate(zip(run.kernels.rows, run.seconds[:, 0].tolist(), strict=True)):
         size = k.work.size
         if isinstance(size, Collective):
             inside = (size.ranks - 1) * size.stride < cluster.linked and cluster.link_Bps > cluster.pcie_Bps
@@ -95,10 +105,10 @@ def _saved(run: Run, engine: Engine) -> float:
             shape = size.bytes, size.ranks, cluster.link_Bps, run.devices[0].capability[0]
             mapped = engine.reduce.seconds(*shape) if reduces else seconds
             small = mapped < seconds
-            saved += max(seconds - mapped, 0.0) * k.repeat
+            each[i] -= max(seconds - mapped, 0.0) * k.repeat
         elif small and engine.norms and k.op.endswith(NORM):
-            saved, small = saved + seconds * k.repeat, False
-    return saved
+            each[i], small = each[i] - seconds * k.repeat, False
+    return each
 
 
 def joined(graph: Graph) -> Graph:

@@ -17,7 +17,7 @@ from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
 from onnxperf.language.engines import ENGINES, Engine
-from onnxperf.language.served import Bare, bare, grown, hosted
+from onnxperf.language.served import Bare, bare, grown, hosted, under
 from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.running.pipeline import Gpu, Request, run_of
@@ -172,6 +172,10 @@ class Steps:
             return bare(self._run(batch, new, past), self.engine, self.stored)
         less, more = (s.made_for(self.longest)._bare(batch, new, past) for s in self.thin)
         return grown(less, more, self.times)
+
+    def whole(self, batch: int, new: int, past: int) -> Run:
+        """That run with every kernel of all layers, as ONNX Runtime runs those that the engine launches."""
+        return under(self._run(batch, new, past), self.engine, self.stored)
 
     def seconds(self, batch: int, new: int, past: int) -> Seconds:
         """How long that run takes: one token after another, a pipeline need not wait for its last microbatch."""

@@ -35,42 +35,52 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
     changes: the same run under other terms; at_batch: the prediction at another batch, where one can be made.
     """
     h, s = words(p, changes), p.scenario
-    told, kinds, kernels = {**dict(facts(p))}, *_kernels(p)
-    means = meanings(p)
     return {
         "version": VERSION,
+        **run_data(p),
         "head": {
-            "misfit": h.misfit[:MESSAGE], "asked": [_name(x) for x in h.asked], "time": h.time,
+            "misfit": h.misfit[:MESSAGE], "asked": [short_name(x) for x in h.asked], "time": h.time,
             "interval": h.interval, "rate": h.rate, "memory": h.memory, "limit": h.limit, "best": h.best[:MESSAGE],
             "others": h.others,
         },
-        "seconds": _digits(p.seconds), "low": _digits(p.low_seconds), "high": _digits(p.high_seconds),
-        "batch": s.batch, "inputs": [f"{_name(name)} {'x'.join(map(str, shape))}" for name, shape in s.inputs][:NODES],
-        "bounds": list(BOUND_BY),
-        "shares": [[name, _digits(share), printable(means[name])] for name, share in largest_shares(p)],
-        "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
-        "roofs": _roofs(p), "pace": printable(told.get("pace", "")), "gaps": printable(told.get("gaps", "")),
-        "card": launches(p), "laid_out": p.run.method.scheduled,
+        "batch": s.batch,
+        "inputs": [f"{short_name(name)} {'x'.join(map(str, shape))}" for name, shape in s.inputs][:NODES],
         "memory": _memory(p), "batches": _batches(p, at_batch, tell), "what_ifs": _what_ifs(p, changes, at_batch, tell),
         "facts": [[label, printable(text)[:MESSAGE]] for label, text in facts(p)],
         "notes": [
-            [note.code, _sentence(note.message), [_name(n) for n in note.nodes[:NODES]], len(note.nodes)]
+            [note.code, sentence(note.message), [short_name(n) for n in note.nodes[:NODES]], len(note.nodes)]
             for note in p.warnings
         ],
-        "scope": _sentence(p.scope),
+        "scope": sentence(p.scope),
     }  # fmt: skip
 
 
-def _name(text: str) -> str:
+def run_data(p: Prediction) -> dict[str, Any]:
+    """The run itself: its time, what bounds it, and its kernels, for the roofline, the timeline and their table."""
+    told, means, (kinds, kernels) = dict(facts(p)), meanings(p), _kernels(p)
+    return {
+        "seconds": digits(p.seconds), "low": digits(p.low_seconds), "high": digits(p.high_seconds),
+        "bounds": list(BOUND_BY),
+        "shares": [[name, digits(share), printable(means[name])] for name, share in largest_shares(p)],
+        "kinds": kinds, "kernels": kernels, "count": len(p.kernels),
+        "roofs": _roofs(p), "pace": printable(told.get("pace", "")), "gaps": printable(told.get("gaps", "")),
+        "card": launches(p), "laid_out": p.run.method.scheduled,
+    }  # fmt: skip
+
+
+def short_name(text: str) -> str:
+    """A name as it may be shown."""
     return shortened(text, NAME)
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """A sentence as it may be shown."""
     return printable(text if len(text) <= MESSAGE else f"{text[: MESSAGE - 3]}...")
 
 
-def _digits(value: float, digits: int = 5) -> float:
-    return float(f"{value:.{digits}g}")
+def digits(value: float, most: int = 5) -> float:
+    """A number with the digits that can be seen."""
+    return float(f"{value:.{most}g}")
 
 
 class _Index(dict[str, int]):
@@ -90,13 +100,13 @@ def _kernels(p: Prediction) -> tuple[dict[str, Any], dict[str, Any]]:
     columns = zip(*kinds, strict=True) if kinds else ((),) * len(names)
     streams, modules, t = _Index(), _Index(), p.run.timeline
     return dict(zip(names, map(list, columns), strict=True)), {
-        "name": [_name(k.name) for _, k in rows],
+        "name": [short_name(k.name) for _, k in rows],
         "kind": kind,
-        "start": [_digits(k.start_seconds, 8) for _, k in rows],
-        "launch": [_digits(t.launch_s[i, p.column], 8) for i, _ in rows],
-        "launched": [_digits(t.launched_s[i, p.column], 8) for i, _ in rows],
+        "start": [digits(k.start_seconds, 8) for _, k in rows],
+        "launch": [digits(t.launch_s[i, p.column], 8) for i, _ in rows],
+        "launched": [digits(t.launched_s[i, p.column], 8) for i, _ in rows],
         "stream": [streams[k.stream] for _, k in rows],
-        "module": [modules[_name(k.module)] for _, k in rows],
+        "module": [modules[short_name(k.module)] for _, k in rows],
         "streams": list(streams),
         "modules": list(modules),
     }
@@ -104,15 +114,15 @@ def _kernels(p: Prediction) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _kind(p: Prediction, k: KernelPrediction) -> tuple[Any, ...]:
     used = unit(pipe_on(p.device, k.work.pipe)) if k.flops else ""
-    times = map(_digits, (k.seconds, k.low_seconds, k.high_seconds))
+    times = map(digits, (k.seconds, k.low_seconds, k.high_seconds))
     bound = BOUND_BY.index(k.bound_by)
-    op = _name(short_type(k.op))
-    return (op, *times, k.flops, k.bytes_read, k.bytes_written, bound, used, _name(k.variant), k.source, k.repeat)
+    op = short_name(short_type(k.op))
+    return (op, *times, k.flops, k.bytes_read, k.bytes_written, bound, used, short_name(k.variant), k.source, k.repeat)
 
 
 def _roofs(p: Prediction) -> dict[str, list[list[Any]]]:
     """What no kernel exceeds on this device: bytes/s of its memories, and FLOP/s of the units that the kernels use."""
-    memories, units = ([[roof.name, _digits(roof.rate)] for roof in kind] for kind in roofs(p))
+    memories, units = ([[roof.name, digits(roof.rate)] for roof in kind] for kind in roofs(p))
     return {"memory": memories, "compute": units}
 
 
@@ -155,8 +165,8 @@ def _alive(p: Prediction) -> Iterator[tuple[float, int]]:
             done = now
         if not pipeline or stage_of(o, p.run.stage_of) == stage:
             end = max(end, done)
-            yield _digits(now, 8), next(left)
-    yield from ((_digits(end, 8), held) for held in left)
+            yield digits(now, 8), next(left)
+    yield from ((digits(end, 8), held) for held in left)
 
 
 def _batches(p: Prediction, at_batch: AtBatch | None, tell: Progress | None) -> dict[str, Any]:
@@ -164,12 +174,12 @@ def _batches(p: Prediction, at_batch: AtBatch | None, tell: Progress | None) -> 
     tried, fixed = batches(p, at_batch, tell) if at_batch else batches(p, _no_other)
     return {
         "batch": [c.batch for c in tried],
-        "seconds": [_digits(c.seconds) for c in tried],
-        "low": [_digits(c.low_seconds) for c in tried],
-        "high": [_digits(c.high_seconds) for c in tried],
+        "seconds": [digits(c.seconds) for c in tried],
+        "low": [digits(c.low_seconds) for c in tried],
+        "high": [digits(c.high_seconds) for c in tried],
         "held": [c.process_bytes for c in tried],
         "fits": [c.fits for c in tried],
-        "fixed": _sentence(fixed),
+        "fixed": sentence(fixed),
     }
 
 
@@ -188,7 +198,7 @@ def _what_ifs(
     try:
         alone = what_if(p, at_batch).changes
     except UsageError as e:
-        return {"changes": [], "why": _sentence(str(e))}
+        return {"changes": [], "why": sentence(str(e))}
     names = {c.what for c in alone}
     together = [WhatIf("", c.what, c.seconds, at_best=c.most, why=c.why) for c in changes if c.what not in names]
     ranked = sorted((*alone, *together), key=lambda c: (c.seconds is None, c.seconds or 0.0))
@@ -196,5 +206,5 @@ def _what_ifs(
 
 
 def _change(c: WhatIf) -> list[Any]:
-    times = [None if x is None else _digits(x) for x in (c.seconds, c.low_seconds, c.high_seconds)]
-    return [_sentence(c.what), *times, c.at_best, _sentence(c.why)]
+    times = [None if x is None else digits(x) for x in (c.seconds, c.low_seconds, c.high_seconds)]
+    return [sentence(c.what), *times, c.at_best, sentence(c.why)]

@@ -56,7 +56,7 @@ def show(out: Console, g: Generation) -> None:
     plan = f" · {g.plan}" if g.plan else ""
     plan += f" · pools {g.pools.prefill:,}:{g.pools.decode:,}" if g.pools else ""
     chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
-    about = f"{g.model} · {g.gpu}{plan} · {_engine(g)} · {_types(g)}"
+    about = f"{g.model} · {g.gpu}{plan} · {engine_of(g)} · {types_of(g)}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
@@ -75,13 +75,19 @@ def show(out: Console, g: Generation) -> None:
         put(out, [curve_sheet(g.curve)])
     elif g.service is not None:
         put(out, [service_sheet(g.service)])
-    assumed = ASSUMED if g.engine == USUAL_ENGINE else UNDER_ENGINE
-    assumed = assumed if g.engine == USUAL_ENGINE or lengths.cached else (*assumed, NOTHING_CACHED)
-    put_notes(out, (*g.notes, *(assumed if g.service is not None else ())))
+    put_notes(out, (*g.notes, *assumed(g)))
 
 
-def service_sheet(s: Service) -> Sheet:
-    """How requests were served: a line for each time, a column for each percentile."""
+def assumed(g: Generation) -> tuple[str, ...]:
+    """What is assumed of requests, where any were simulated."""
+    if g.service is None:
+        return ()
+    said = ASSUMED if g.engine == USUAL_ENGINE else UNDER_ENGINE
+    return said if g.engine == USUAL_ENGINE or g.lengths.cached else (*said, NOTHING_CACHED)
+
+
+def served(s: Service) -> str:
+    """How requests were served, in a sentence."""
     drawn_as = f"{s.traffic.requests:,} requests{arriving(s)}, {_lengths(s)}"
     did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
     if s.traffic.concurrency:
@@ -94,12 +100,17 @@ def service_sheet(s: Service) -> Sheet:
             f"prefill runs {p.prefill_utilisation:.0%} of the time, decode {p.decode_utilisation:.0%}, on average with"
         )
         load += f" {number(s.batch)} sequences; {balanced(p.balance)} would balance"
+    return f"{drawn_as}: {did}; {load}"
+
+
+def service_sheet(s: Service) -> Sheet:
+    """How requests were served: a line for each time, a column for each percentile."""
     lines = tuple(
         (name.replace("_", " "), *(f"{duration(at.seconds)} ({interval(at)})" for at in (time.mean, *time.at.values())))
         for name, time in s.times.items()
     )
     names = ("!with 80% intervals", "#mean", *(f"#p{p}" for p in PERCENTILES))
-    return Sheet(printable(f"{drawn_as}: {did}; {load}"), names, lines)
+    return Sheet(printable(served(s)), names, lines)
 
 
 def curve_sheet(services: Sequence[Service]) -> Sheet:
@@ -118,7 +129,12 @@ def curve_sheet(services: Sequence[Service]) -> Sheet:
         lines.append((str(s.traffic.concurrency), *times, *map(number, rates), *loads, *sooner))
     pooled, drafted = services[0].pools is not None, services[0].speedup is not None
     names = (*(CURVE[:-1] if pooled else CURVE), *POOLED * pooled, *(SPEEDUP,) * drafted)
-    return Sheet(printable(f"closed loop, {_lengths(services[0])}"), names, tuple(lines), SPARE_OF_CURVE)
+    return Sheet(printable(closed_loop(services[0])), names, tuple(lines), SPARE_OF_CURVE)
+
+
+def closed_loop(s: Service) -> str:
+    """What a curve is of."""
+    return f"closed loop, {_lengths(s)}"
 
 
 def arriving(s: Service) -> str:
@@ -131,11 +147,13 @@ def _lengths(s: Service) -> str:
     return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}"
 
 
-def _engine(g: Generation) -> str:
+def engine_of(g: Generation) -> str:
+    """What runs it."""
     return g.runtime if g.engine == USUAL_ENGINE else g.engine
 
 
-def _types(g: Generation) -> str:
+def types_of(g: Generation) -> str:
+    """The types of activations, weights and cache."""
     kept = "as stored" if g.precision == "keep" else g.precision
     types = [f"{kind} {what}" for kind, what in ((g.weights, "weights"), (g.cache, "cache")) if kind]
     return ", ".join((kept, *types))
@@ -204,7 +222,7 @@ def drawn(g: Generation) -> Figure:
     for axes in (above, below, *last):
         _plain(axes)
     pools = f", pools {g.pools.prefill}:{g.pools.decode}" if g.pools else ""
-    about = f"{Path(g.model).name}, {_types(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}{pools}, {_engine(g)}"
+    about = f"{Path(g.model).name}, {types_of(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}{pools}, {engine_of(g)}"
     lengths = f"prompt {g.lengths.prompt:,}, output {g.lengths.output:,} tokens"
     figure.suptitle("\n".join(map(printable, f"{about}, {lengths}".split("\n"))).replace("$", r"\$"))
     return figure

@@ -38,22 +38,32 @@ Operators = Mapping[int | str, tuple[int, Operator]]
 
 def trace(p: Prediction) -> str:
     """The trace of a prediction, as JSON text. Names have no control characters."""
+    return text(events_of(p))
+
+
+def text(events: Iterable[Event]) -> str:
+    """Events as JSON, each on a line of its own."""
+    lines = (json.dumps(e, allow_nan=False) for e in events)
+    return "[\n" + ",\n".join(lines) + "\n]"
+
+
+def events_of(p: Prediction, title: str = "predicted") -> list[Event]:
+    """The names of a prediction's lanes, and its events by lane and time. title: what the process begins with."""
     on_streams = p.kernels if launches(p) or not p.run.method.scheduled else ()
     lanes = {name: PID + i for i, name in enumerate((HOST, *sorted({k.stream for k in on_streams})))}
     operators = _operators(p)
     events = [_of_the_run(p), *(_of_a_step(p, s, operators) for s in host_steps(p.run, p.column))]
     if p.scenario.cuda_graph:
-        events.append(_event("Session", PID, 0.0, p.run.host_costs[p.column].replay_s, "cudaGraphLaunch", {}))
+        events.append(event("Session", PID, 0.0, p.run.host_costs[p.column].replay_s, "cudaGraphLaunch", {}))
     stage = _stage_of(p)
     events += (_of_a_kernel(k, lanes[k.stream], PID + stage(i)) for i, k in enumerate(on_streams))
     events.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"]))
-    lines = (json.dumps(e, allow_nan=False) for e in (*_names(p, lanes), *events))
-    return "[\n" + ",\n".join(lines) + "\n]"
+    return [*_names(p, lanes, title), *events]
 
 
-def _names(p: Prediction, lanes: Mapping[str, int]) -> Iterator[Event]:
+def _names(p: Prediction, lanes: Mapping[str, int], title: str) -> Iterator[Event]:
     """The names of the process and its lanes, and the order of the lanes."""
-    name = f"predicted: {shortened(p.scenario.model)} on {p.device.name} ({p.run.runtime.title or p.scenario.runtime})"
+    name = f"{title}: {shortened(p.scenario.model)} on {p.device.name} ({p.run.runtime.title or p.scenario.runtime})"
     for s, whose in enumerate(_gpus_of_each(p.run.plan)):
         yield _metadata("process_name", PID, {"name": printable(name + whose)}, PID + s)
         for i, (lane, tid) in enumerate(lanes.items()):
@@ -81,7 +91,7 @@ def _metadata(name: str, tid: int, args: Mapping[str, str | int], pid: int = PID
     return {"cat": "__metadata", "pid": pid, "tid": tid, "ts": 0, "ph": "M", "name": name, "args": args}
 
 
-def _event(cat: str, tid: int, begin_s: float, end_s: float, name: str, args: Mapping[str, Any]) -> Event:
+def event(cat: str, tid: int, begin_s: float, end_s: float, name: str, args: Mapping[str, Any]) -> Event:
     """A complete event; both ends are rounded alike to a nanosecond, so that neighbours don't overlap."""
     begin, end = (round(s * 1e9) for s in (begin_s, end_s))
     head = {"cat": cat, "pid": PID, "tid": tid, "dur": (end - begin) / 1e3, "ts": begin / 1e3, "ph": "X"}
@@ -97,14 +107,14 @@ def _of_the_run(p: Prediction) -> Event:
         "low_us": p.low_seconds * 1e6, "high_us": p.high_seconds * 1e6, "interval": p.interval, "scope": p.scope,
         **({"parallel": str(p.run.plan)} if p.run.plan.gpus > 1 else {}),
     }  # fmt: skip
-    return _event("Session", PID, 0.0, p.seconds, "model_run", args)
+    return event("Session", PID, 0.0, p.seconds, "model_run", args)
 
 
 def _of_a_step(p: Prediction, step: HostStep, operators: Operators) -> Event:
     """What the host does for a node, or for a copy of an input or output, which is no node."""
     index, operator = operators.get(step.name if step.kernel is None else step.kernel, (0, None))
     if operator is None:
-        return _event("Session", PID, step.begin_s, step.end_s, step.name, {})
+        return event("Session", PID, step.begin_s, step.end_s, step.name, {})
     runtime = p.scenario.runtime
     args = {
         "op_name": printable(step.op.rpartition("::")[2]),
@@ -117,7 +127,7 @@ def _of_a_step(p: Prediction, step: HostStep, operators: Operators) -> Event:
         "output_size": _bytes(operator.outputs),
         "thread_scheduling_stats": "",  # as in a profile of a single thread
     }  # fmt: skip
-    return _event("Node", PID, step.begin_s, step.end_s, step.name + ENDING, args)
+    return event("Node", PID, step.begin_s, step.end_s, step.name + ENDING, args)
 
 
 def _of_a_kernel(k: KernelPrediction, tid: int, pid: int) -> Event:
@@ -128,7 +138,7 @@ def _of_a_kernel(k: KernelPrediction, tid: int, pid: int) -> Event:
         "low_us": k.low_seconds * 1e6, "high_us": k.high_seconds * 1e6, "flops": k.flops, "bytes_read": k.bytes_read,
         "bytes_written": k.bytes_written, "variant": k.variant, "repeat": k.repeat, "module": printable(k.module),
     }  # fmt: skip
-    return _event("Kernel", tid, k.start_seconds, k.start_seconds + k.seconds, k.name, args) | {"pid": pid}
+    return event("Kernel", tid, k.start_seconds, k.start_seconds + k.seconds, k.name, args) | {"pid": pid}
 
 
 def _operators(p: Prediction) -> Operators:

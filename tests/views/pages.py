@@ -8,6 +8,10 @@ from typing import Any
 
 from onnx import ModelProto, parser
 
+from onnxperf.export.decoder import decoder
+from onnxperf.export.decoder_config import config_of
+from tests.language.test_generation import SMALL
+
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)> &amp; \"'` <!-- \x1b[31m \u202eabc\u2028"
 
 
@@ -19,6 +23,15 @@ def hostile() -> ModelProto:
     for node, name in zip(model.graph.node, (HOSTILE, HOSTILE + "x" * 3_000, "a.b.__proto__"), strict=True):
         node.name = name
     model.graph.input[0].name = model.graph.node[0].input[0] = HOSTILE
+    return model
+
+
+def hostile_decoder() -> ModelProto:
+    """A decoder whose graph, nodes and weights have such names."""
+    model = decoder(config_of(SMALL), dtype="float16")
+    model.graph.name = HOSTILE
+    for i, node in enumerate(model.graph.node):
+        node.name = f"{HOSTILE}{i}"
     return model
 
 

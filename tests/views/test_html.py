@@ -6,8 +6,11 @@ import base64
 import hashlib
 import re
 import tomllib
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,8 @@ from onnxperf.running.pipeline import Request
 from onnxperf.views.headline import words
 from onnxperf.views.html_data import NAME
 from tests.decide.models import net
-from tests.views.pages import HOSTILE, Page, hostile, shapes_alone
+from tests.language.test_generation import SMALL
+from tests.views.pages import HOSTILE, Page, hostile, hostile_decoder, shapes_alone
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "onnxperf" / "views" / "report"
@@ -32,6 +36,57 @@ def at(batch: int) -> Prediction:
 @cache
 def page() -> Page:
     return Page(at(2).to_html(at))
+
+
+@cache
+def generation() -> onnxperf.Generation:
+    return onnxperf.llm(config=SMALL, gpu="l4", engine="vllm", batch=[1, 4], prompt=64, output=16, concurrency=[1, 8])
+
+
+@cache
+def language_page() -> Page:
+    return Page(generation().to_html())
+
+
+def test_it_holds_the_generation() -> None:
+    g, d = generation(), language_page().data
+    assert [b["batch"] for b in d["batches"]] == [1, 4] and d["largest"] == g.largest_batch
+    for shown, b in zip(d["batches"], g.batches, strict=True):
+        assert shown["token"]["high"] == pytest.approx(b.token.high_seconds, rel=1e-4)
+        assert shown["first"]["seconds"] == pytest.approx(b.first.seconds, rel=1e-4)
+        assert shown["rate"] == pytest.approx(b.tokens_per_second, rel=1e-4) and shown["memory"] == b.needed_bytes
+    assert [r["gpu"] for r in d["requests"]] == pytest.approx([s.tokens_per_second_per_gpu for s in g.curve], rel=1e-4)
+    assert [r["name"] for r in d["requests"]] == ["1", "8"] and d["head"]["of"] == " in the mean"
+    taken = dict(map(tuple, d["memory"]["parts"]))
+    assert sum(taken.values()) == g.batches[0].needed_bytes and taken["weights"] == g.weights_bytes
+    assert set(g.notes) < set(d["notes"])
+
+
+def test_steps_are_those_that_are_predicted() -> None:
+    """The prefill is what a prompt waits for alone; all kernels and what is left make the time of a step."""
+    g = onnxperf.llm(config=SMALL, gpu="l4", engine="vllm", batch=[4], prompt=64, output=16)
+    d = Page(g.to_html()).data
+    prefill, step = d["steps"]
+    assert prefill["seconds"] == pytest.approx(g.batches[0].first.seconds, rel=1e-4)
+    assert step["seconds"] == pytest.approx(g.batches[0].token.seconds, rel=1e-3)
+    for shown in d["steps"]:
+        kernels = sum(shown["kinds"]["seconds"][kind] for kind in shown["kernels"]["kind"])
+        assert kernels + shown["rest"] == pytest.approx(shown["seconds"], rel=1e-3)
+    assert step["rest"] > 0.5e-3  # the host of vLLM
+    alone = Page(onnxperf.llm(config=SMALL, gpu="l4", batch=2, prompt=64, output=16).to_html()).data
+    assert alone["requests"] == [] and alone["steps"][1]["title"] == "decode step: 1 token after 71, batch 2"
+    with pytest.raises(onnxperf.UsageError, match="no runs to show"):
+        replace(g, steps=None).to_html()
+
+
+def test_steps_of_several_gpus_have_the_all_reduces_of_the_engine() -> None:
+    def reduced(engine: str) -> float:
+        terms: dict[str, Any] = {"config": SMALL, "gpu": "h100", "parallel": "tp=2", "prompt": 64, "output": 16}
+        step = Page(onnxperf.llm(engine=engine, **terms).to_html()).data["steps"][1]
+        kinds, kernels = step["kinds"], step["kernels"]["kind"]
+        return sum(kinds["seconds"][kind] for kind in kernels if kinds["op"][kind] == "AllReduce")
+
+    assert 0 < reduced("vllm") < 0.9 * reduced("ort-genai")
 
 
 def test_it_holds_the_prediction() -> None:
@@ -97,16 +152,17 @@ def test_what_is_not_there_says_why() -> None:
     assert not added["laid_out"]
 
 
-def test_nothing_else_may_run_or_be_loaded() -> None:
-    style, _, program = page().inside
-    (policy,) = (str(a["content"]) for tag, a in page().tags if a.get("http-equiv") == "Content-Security-Policy")
+@pytest.mark.parametrize("which", [page, language_page])
+def test_nothing_else_may_run_or_be_loaded(which: Callable[[], Page]) -> None:
+    style, _, program = which().inside
+    (policy,) = (str(a["content"]) for tag, a in which().tags if a.get("http-equiv") == "Content-Security-Policy")
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     hashes = [
         "'sha256-" + base64.b64encode(hashlib.sha256(x.encode()).digest()).decode() + "'" for x in (style, program)
     ]
     assert (rules["default-src"], rules["style-src"], rules["script-src"]) == ("'none'", *hashes)
     assert rules["base-uri"] == rules["form-action"] == "'none'" and len(rules) == 5
-    assert not [(tag, a) for tag, a in page().tags if {"src", "style"} & a.keys() or tag in ("link", "img", "iframe")]
+    assert not [(tag, a) for tag, a in which().tags if {"src", "style"} & a.keys() or tag in ("link", "img", "iframe")]
     assert not re.findall(r"url\(|@import|innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", style + program)
     addresses = re.findall(r"\w+://[^\"'\s]+", style + program)
     assert set(addresses) == {"http://www.w3.org/2000/svg"}  # the name of a vocabulary, which nobody fetches
@@ -122,6 +178,14 @@ def test_hostile_names_are_text() -> None:
     assert names[0].startswith("</script><script>alert(1)</script><img") and len(HOSTILE) == len(names[0])
     assert len(names[1]) == NAME and names[2] == "a.b.__proto__"
     assert not any(c in name for name in names for c in "\x1b\u202e\u2028")
+
+
+def test_hostile_names_of_a_decoder_are_text() -> None:
+    found = Page(onnxperf.llm(hostile_decoder(), gpu="l4", batch=1, prompt=16, output=4).to_html())
+    assert [tag for tag, _ in found.tags] == [tag for tag, _ in language_page().tags]
+    assert not set(found.inside[1]) & set("<>&\u2028\u2029\x1b\u202e")
+    assert found.data["head"]["asked"][0].startswith("</script><script>alert(1)</script>")
+    assert found.data["steps"][0]["kernels"]["name"][-1].startswith("</script><script>")
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ import onnxperf
 from onnxperf.views.headline import words
 from tests.decide.models import net
 from tests.device_files import PROCESSOR
-from tests.views.pages import HOSTILE, hostile, shapes_alone
+from tests.language.test_generation import SMALL
+from tests.views.pages import HOSTILE, hostile, hostile_decoder, shapes_alone
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, of the extra `test`, is not installed")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -72,6 +73,12 @@ def shown(browser: Any, predicted: onnxperf.Prediction, tmp_path_factory: pytest
         return browser
 
     return open_at
+
+
+@pytest.fixture(scope="module")
+def generated() -> onnxperf.Generation:
+    asked: dict[str, Any] = {"gpu": "l4", "engine": "vllm", "batch": [1, 2, 4], "prompt": 64, "output": 16}
+    return onnxperf.llm(config=SMALL, concurrency=[1, 2, 8], **asked)
 
 
 def quiet(browser: Any) -> None:
@@ -217,11 +224,66 @@ def test_batches_have_two_charts_and_a_table(shown) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone(shown, scheme: str) -> None:
-    b = shown(width=390, scheme=scheme)
+@pytest.mark.parametrize("name", ["resnet", "language"])
+def test_it_fits_a_phone(shown, generated, scheme: str, name: str) -> None:
+    b = shown(name, generated.to_html() if name == "language" else "", width=390, scheme=scheme)
     assert b.execute_script("return document.documentElement.scrollWidth") == 390
     ground = b.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
+    quiet(b)
+
+
+@pytest.mark.parametrize("width", [390, 700, 1000, 1280])
+def test_no_label_is_cut(shown, generated, width: int) -> None:
+    """Of axes: each stands within its chart, and none on another of its line."""
+    script = """
+      const cut = [];
+      for (const plot of document.querySelectorAll(".plot")) {
+        const box = plot.getBoundingClientRect();
+        const lines = new Map();
+        for (const label of plot.querySelectorAll(".axis text:not(.name)")) {
+          const own = label.getBoundingClientRect();
+          if (own.left < box.left - 1 || own.right > box.right + 1) cut.push(label.textContent);
+          const line = label.getAttribute("text-anchor") === "end" && own.right < box.left + 64 ? "y" : Math.round(own.top);
+          if (line !== "y") lines.set(line, [...(lines.get(line) || []), own]);
+        }
+        for (const each of lines.values()) {
+          each.sort((a, b) => a.left - b.left);
+          each.slice(1).forEach((own, i) => { if (own.left < each[i].right) cut.push(`over another at ${own.left}`); });
+        }
+      }
+      return cut"""  # noqa: E501
+    for name, page in (("resnet", ""), ("batches", ""), ("language", generated.to_html())):
+        b = shown(name, page, width=width)
+        assert count(b, ".axis text") > 10 and b.execute_script(script) == [], name
+
+
+def test_powers_of_ten_are_written_alike(shown, generated) -> None:
+    for name, page in (("resnet", ""), ("language", generated.to_html())):
+        b = shown(name, page)
+        labels = [x for x in texts(b, "#roofline .axis text[text-anchor]") if x[-1] not in "GMTkPF"]
+        axis = [x for x in labels if x != "FLOP/byte"]
+        powers = [x[:2] == "10" and x[2:3] in "⁰¹²³⁴⁵⁶⁷⁸⁹⁻" and len(x) > 2 for x in axis]
+        assert len(axis) > 2 and len(set(powers)) == 1
+    script = "return [powers([0.01, 100, 1000]), powers([0.001, 1, 100000])]"
+    assert b.execute_script(script) == [["0.01", "100", "1,000"], ["10⁻³", "10⁰", "10⁵"]]
+
+
+def test_a_language_model_has_its_page(shown, generated) -> None:
+    b = shown("language", generated.to_html())
+    assert count(b, "#batches tbody tr") == 3 and count(b, "#batches svg .point") == 9
+    assert count(b, "#requests tbody tr") == count(b, "#requests svg .point") == 3
+    assert texts(b, "#spent h3")[0].startswith("prefill: 64 tokens") and count(b, "#spent tbody tr") > 10
+    before, first = text(b, "#table .status"), text(b, "#step-says")
+    focus(b, "#step-0")
+    press(b, Keys.ARROW_RIGHT)
+    assert text(b, "#step-says").startswith("decode step") and text(b, "#told") == text(b, "#step-says") != first
+    assert text(b, "#table .status") != before and count(b, "#roofline svg") == count(b, "#timeline .time-plot") == 1
+    focus(b, "#requests .point[tabindex='0']")
+    assert text(b, "#tip").startswith("1 requests at a time")
+    press(b, Keys.ARROW_RIGHT)
+    assert text(b, "#tip").startswith("2 requests")
+    assert len(texts(b, "#notes li")) >= len(generated.notes)
     quiet(b)
 
 
@@ -231,6 +293,10 @@ def test_what_strangers_wrote_stays_text(shown) -> None:
     names = texts(b, "#kernel-table tbody th")
     assert sum(name[:8] == HOSTILE[:8] for name in names) == 2 and "\x1b" not in text(b, "body")
     assert not b.execute_script("return Object.keys(Object.prototype).length")
+    quiet(b)
+    b = shown("decoder", onnxperf.llm(hostile_decoder(), gpu="l4", batch=1, prompt=16, output=4).to_html())
+    assert count(b, "script") == 2 and count(b, "img") == 0 and "\x1b" not in text(b, "body")
+    assert texts(b, "h1")[0][:8] == HOSTILE[:8]
     quiet(b)
 
 
@@ -246,9 +312,10 @@ def test_what_is_not_there_is_told(shown, tmp_path: Path) -> None:
     quiet(b)
 
 
-def test_it_can_be_heard(shown) -> None:
+@pytest.mark.parametrize("name", ["batches", "language"])
+def test_it_can_be_heard(shown, generated, name: str) -> None:
     """One main heading, a label for each section and chart, a caption for each table, a name for each control."""
-    b = shown("batches")
+    b = shown(name, generated.to_html() if name == "language" else "")
     assert count(b, "h1") == 1 and {count(b, x) for x in ("header", "nav", "main", "footer")} == {1}
     unnamed = """
       return [

@@ -33,6 +33,10 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests at 2/s" in out
     code, out, err = onnxperf_cli(*given, "--batch", "1", "--concurrency", "1,4", "--output", "8")
     assert (code, err) == (0, "") and "closed loop, prompts 64, outputs 8" in out and "tokens/s/GPU" in out
+    page, trace = tmp_path / "r.html", tmp_path / "t.json"
+    code, out, err = onnxperf_cli(*given, "--batch", "1..3", "--html", str(page), "--trace", str(trace))
+    assert (code, err) == (0, "") and page.read_text() == same.to_html()
+    assert trace.read_text() == same.to_trace() + "\n"
     code, out, err = onnxperf_cli(*given, "--engine", "vllm", "--precision", "fp8", "--batch", "1")
     assert (code, err) == (0, "") and "vllm · fp8" in out
     draft = tmp_path / "draft.json"
@@ -57,6 +61,7 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
         (("--draft", str(draft), "--accept", "0.5", "--json", str(draft)), "would overwrite"),
         (("--pools", "3"), "write instances for prefill : for decode, such as 1:2"),
         (("--json", "a.svg", "--plot", "a.svg"), "would both write a.svg"),
+        (("--html", "a", "--trace", "a"), "would both write a"), (("--html", str(config)), "would overwrite"),
         (("--plot", "x.pdf"), "ends with .png or .svg"), (("--json", str(config)), "would overwrite"),
     ):  # fmt: skip
         code, out, err = onnxperf_cli(*given, *wrong)

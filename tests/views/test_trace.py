@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import onnxperf
+from tests.language.test_generation import SMALL
 from tests.test_cli import SAMPLES
 from tests.views.conftest import small
 
@@ -136,3 +137,27 @@ def test_hostile_names_are_plain_text(hostile: Path) -> None:
     assert text.isascii() and "\x1b" not in text and wrong(json.loads(text)) == []
     for event in json.loads(text):
         assert event["name"].isprintable() and str(event["args"].get("nodes", "")).isprintable()
+
+
+@pytest.mark.parametrize("engine", ["ort-genai", "vllm"])
+def test_steps_of_a_language_model_follow_each_other(engine: str, tmp_path: Path) -> None:
+    """A prefill and a decode step in lanes of their own, which their names tell apart, each as long as predicted."""
+    terms: dict[str, Any] = {"config": SMALL, "gpu": "h100", "parallel": "tp=2", "prompt": 64, "output": 16}
+    g = onnxperf.llm(**terms, batch=[2], engine=engine)
+    events = json.loads(g.to_trace(tmp_path / "steps.json"))
+    assert wrong(events) == [] and json.loads((tmp_path / "steps.json").read_text()) == events
+    named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    first, second = sorted(named)
+    assert named[first].startswith("predicted prefill: 64 tokens of a prompt, batch 2: llama on")
+    assert named[second].startswith("predicted decode step: 1 token after 71, batch 2: llama on")
+    runs = {e["pid"]: e for e in events if e["name"] == "model_run"}
+    assert runs[first]["dur"] == pytest.approx(1e6 * g.batches[0].first.seconds, rel=1e-6)
+    assert runs[second]["ts"] == pytest.approx(runs[first]["dur"], abs=2e-3)
+    host = [e["pid"] for e in events if e["name"] == f"host of {engine}"]
+    assert host == ([] if engine == "ort-genai" else [first, second])
+    for e in events:
+        if e["ph"] == "X":
+            run = runs[e["pid"]]
+            assert run["ts"] <= e["ts"] and e["ts"] + e["dur"] <= run["ts"] + run["dur"] + 2e-3
+    replayed = [e["pid"] for e in events if e["name"] == "cudaGraphLaunch"]
+    assert replayed == ([] if engine == "ort-genai" else [second])

@@ -23,6 +23,19 @@ const decades = (from, to, most) => {
   for (let i = first; i <= last; i += step) found.push(10 ** i);
   return found;
 };
+const CHARACTER = 6.6; // pixels of width of a character, on average
+/** A value at x with its text in the middle, or so that it ends or begins at an edge. */
+const within = (x, text, from, to) => {
+  const half = text.length * CHARACTER / 2;
+  if (x + half > to) return { x: to, "text-anchor": "end" };
+  return x - half < from ? { x: from, "text-anchor": "start" } : { x, "text-anchor": "middle" };
+};
+/** Powers of ten as texts that are alike: plain numbers where all are short, else all as powers. */
+const powers = (values) => {
+  const short = values.every((v) => v > 0.0009 && v < 11000);
+  const up = (n) => [...String(n)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("");
+  return values.map((v) => short ? digits(v).replace(/\B(?=(\d{3})+$)/g, v < 1 ? "" : ",") : `10${up(Math.round(Math.log10(v)))}`);
+};
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 /** Draw again whenever the width of a holder changes, at that width. */

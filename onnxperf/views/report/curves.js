@@ -1,21 +1,25 @@
 // Memory over time, and latency and throughput against the batch.
 
+/** Parts of memory as a bar with its legend. */
+const stackOf = (parts, held) => {
+  const bar = el("div", { class: "stack", "aria-hidden": "true" });
+  const shade = (name) => `m-${name.split(" ").pop()}`;
+  parts.forEach(([name, size]) => {
+    const part = el("i", { class: shade(name) });
+    part.style.flexGrow = String(size / Math.max(held, 1));
+    bar.append(part);
+  });
+  return [bar, el("ul", { class: "legend" }, ...parts.map(([name, size]) => el("li", {}, el("i", { class: shade(name) }), `${name} ${bytes(size)}`)))];
+};
+
 const drawMemory = (d) => {
   const holder = byId("memory");
   const m = d.memory;
   const free = Math.max(0, m.capacity - m.held);
   const share = m.held / m.capacity;
-  const bar = el("div", { class: "stack", "aria-hidden": "true" });
-  const shade = (name) => `m-${name.split(" ").pop()}`;
-  m.parts.forEach(([name, size]) => {
-    const part = el("i", { class: shade(name) });
-    part.style.flexGrow = String(size / Math.max(m.held, 1));
-    bar.append(part);
-  });
   holder.append(
     el("p", { class: "says" }, `${d.card ? "GPU memory" : "Memory"} use is ${bytes(m.held)} of ${bytes(m.capacity)}, ${percent(share)}: it ${m.fits ? `fits, ${bytes(free)} are free` : "does not fit"}.${m.host ? ` Host memory: ${bytes(m.host)}.` : ""}`),
-    bar,
-    el("ul", { class: "legend" }, ...m.parts.map(([name, size]) => el("li", {}, el("i", { class: shade(name) }), `${name} ${bytes(size)}`))));
+    ...stackOf(m.parts, m.held));
   if (!m.peak || !d.kernels.name.length) {
     holder.append(empty("This run has no kernels, so there is no memory timeline."));
     return;
@@ -47,7 +51,10 @@ const memoryChart = (d, width, title, at) => {
       svg("text", { x: edge.left - 8, y: y(v) + 4, "text-anchor": "end" }, bytes(v)));
   }
   const step = ticks(0, d.seconds, Math.max(2, width / 140));
-  for (const t of step) axis.append(svg("text", { x: x(t), y: height - 6, "text-anchor": t ? "middle" : "start" }, timeLabel(t, step)));
+  for (const t of step) {
+    const label = timeLabel(t, step);
+    axis.append(svg("text", { ...within(x(t), label, edge.left, width), y: height - 6 }, label));
+  }
   const base = y(0);
   chart.append(axis,
     svg("path", { class: "area", d: `${path([[points[0][0], base], ...points, [points[points.length - 1][0], base]])}Z` }),
@@ -103,6 +110,12 @@ const drawBatch = (d) => {
     rows.map((r) => [String(r.n), duration(r.seconds), `${duration(r.low)} \u2013 ${duration(r.high)}`, count(r.rate), bytes(r.held), r.fits ? "yes" : "no"]), true)));
 };
 
+/** Round values on a logarithmic axis, so many at most. */
+const logTicks = (from, to, most) => {
+  const round = [1, 2, 5].flatMap((n) => decades(from / n, to / n, 20).map((v) => v * n));
+  return round.length > most ? decades(from, to, most) : round.length < 3 ? ticks(from, to, 4) : round;
+};
+
 const batchChart = (rows, width, title, label, of, says) => {
   const edge = { left: 60, right: 16, top: 12, bottom: 40 };
   const height = 240;
@@ -114,9 +127,7 @@ const batchChart = (rows, width, title, label, of, says) => {
     width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${title}. Arrow keys go from batch to batch; a table with the same figures is below.`,
   });
   const axis = svg("g", { class: "axis", "aria-hidden": "true" });
-  const round = [1, 2, 5].flatMap((n) => decades(from / n, to / n, 20).map((v) => v * n));
-  const lines = round.length > 7 ? decades(from, to, 7) : round.length < 3 ? ticks(from, to, 4) : round;
-  for (const v of lines) {
+  for (const v of logTicks(from, to, 7)) {
     axis.append(svg("line", { x1: edge.left, x2: width - edge.right, y1: y(v), y2: y(v) }),
       svg("text", { x: edge.left - 8, y: y(v) + 4, "text-anchor": "end" }, label(v)));
   }

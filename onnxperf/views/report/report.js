@@ -1,4 +1,4 @@
-// The page: the answer in words, then a drawing for each section.
+// The page of a prediction: the answer in words, then a drawing for each section.
 
 const drawAnswer = (d) => {
   const h = d.head;
@@ -12,11 +12,7 @@ const drawAnswer = (d) => {
   }
   byId("time").textContent = h.time;
   byId("interval").textContent = h.interval;
-  byId("rate").textContent = h.rate;
-  byId("held").textContent = h.memory;
-  const meter = el("i", { class: d.memory.fits ? "" : "over" });
-  meter.style.width = `${Math.min(100, Math.max(0.5, d.memory.held / d.memory.capacity * 100)).toFixed(2)}%`;
-  byId("meter").append(el("span", { class: "meter", "aria-hidden": "true" }, meter));
+  byId("figures").append(figureOf("Throughput", h.rate), figureOf("Memory", h.memory, meterOf(d.memory)));
   byId("range").append(rangeOf(d));
   if (h.limit) byId("verdict").append(el("p", { class: "limit" }, el("i", { class: `b-${d.shares[0][0]}` }), h.limit));
   if (h.best) {
@@ -25,31 +21,6 @@ const drawAnswer = (d) => {
   }
   byId("scope").textContent = `${d.scope}. Inputs: ${d.inputs.join(", ")}.`;
   byId("version").textContent = `Predicted by onnxperf ${d.version}, without running the model.`;
-};
-
-/** The interval as a line with the prediction on it. */
-const rangeOf = (d) => {
-  const x = linear(d.low, d.high, 0.5, 99.5);
-  const at = `${x(d.seconds).toFixed(2)}%`;
-  return svg("svg", { class: "interval", width: "100%", height: 14, "aria-hidden": "true" },
-    svg("line", { x1: "0.5%", x2: "99.5%", y1: 7, y2: 7 }), svg("line", { x1: "0.5%", x2: "0.5%", y1: 3, y2: 11 }),
-    svg("line", { x1: "99.5%", x2: "99.5%", y1: 3, y2: 11 }), svg("circle", { cx: at, cy: 7, r: 4.5 }));
-};
-
-const drawBound = (d) => {
-  const holder = byId("bound");
-  if (!d.shares.length) {
-    holder.append(empty("This run takes no time."));
-    return;
-  }
-  const bar = el("div", { class: "stack tall", "aria-hidden": "true" });
-  for (const [name, share] of d.shares) {
-    const part = el("i", { class: `b-${name}` });
-    part.style.flexGrow = String(share);
-    bar.append(part);
-  }
-  holder.append(bar, el("dl", { class: "shares" }, ...d.shares.map(([name, share, meaning]) => el("div", {},
-    el("dt", {}, el("i", { class: `b-${name}` }), name), el("dd", { class: "n" }, percent(share)), el("dd", {}, meaning)))));
 };
 
 const drawWhatIfs = (d) => {
@@ -99,27 +70,9 @@ const drawNotes = (d) => {
     el("dl", { class: "facts" }, ...d.facts.map(([label, text]) => el("div", {}, el("dt", {}, label), el("dd", {}, text))))));
 };
 
-const drawNav = () => {
-  byId("nav").append(el("ul", {}, ...[...document.querySelectorAll("main > section")].map((section) => {
-    const head = section.querySelector("h2");
-    return el("li", {}, el("a", { href: `#${head.id}` }, head.textContent));
-  })));
-};
-
 (() => {
   const d = JSON.parse(byId("data").textContent);
-  const kinds = d.kinds.op.map((_, i) => {
-    const k = Object.fromEntries(Object.entries(d.kinds).map(([name, column]) => [name, column[i]]));
-    return { ...k, moved: k.read + k.written, kernels: 0, total: 0, name: "" };
-  });
-  d.kernels.kind.forEach((kind, i) => {
-    const k = kinds[kind];
-    k.kernels += 1;
-    k.total += k.seconds;
-    k.name = k.name || d.kernels.name[i];
-  });
-  const all = [...kinds].sort((a, b) => b.total - a.total);
-  all.of = (i) => kinds[d.kernels.kind[i]];
+  const all = kindsOf(d);
   drawAnswer(d);
   drawNav();
   drawBound(d);

@@ -59,11 +59,12 @@ const rooflineChart = (d, drawn, moving, { dram, near, ridge, width }) => {
     width, height, viewBox: `0 0 ${width} ${height}`, role: "group",
     "aria-label": `Roofline. ${byId("roofline-says").textContent} Arrow keys go from kernel to kernel, the most time first.`,
   });
-  const tickLabel = (value) => value >= 1000 || value < 0.001 ? `10${[...String(Math.round(Math.log10(value)))].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c] || "⁻").join("")}` : digits(value);
   const grid = svg("g", { class: "axis", "aria-hidden": "true" });
-  for (const v of decades(from, to, narrow ? 5 : 8)) {
-    grid.append(svg("line", { x1: x(v), x2: x(v), y1: edge.top, y2: floor }), svg("text", { x: x(v), y: floor + 16, "text-anchor": "middle" }, tickLabel(v)));
-  }
+  const steps = decades(from, to, narrow ? 5 : 8);
+  powers(steps).forEach((label, i) => {
+    const at = x(steps[i]);
+    grid.append(svg("line", { x1: at, x2: at, y1: edge.top, y2: floor }), svg("text", { ...within(at, label, 0, width), y: floor + 16 }, label));
+  });
   for (const v of decades(low, peak * 2, 6)) {
     const [n, unit] = flopRate(v).split("\u00a0");
     grid.append(svg("line", { x1: edge.left, x2: width - edge.right, y1: y(v), y2: y(v) }),

@@ -118,9 +118,10 @@ const timelineChart = (d, all, lanes, { from, to, chosen, width }) => {
   const axis = svg("g", { class: "axis" });
   const step = ticks(from, to, Math.max(2, width / 130));
   for (const t of step) {
-    if (x(t) > width - 20 && t > 0) continue;
+    const label = timeLabel(t, step);
+    const cut = x(t) + 4 + label.length * CHARACTER > width; // then it stands before its line
     axis.append(svg("line", { x1: x(t), x2: x(t), y1: top - 6, y2: height }),
-      svg("text", { x: Math.max(0, x(t) + 4), y: top - 12 }, timeLabel(t, step)));
+      svg("text", { x: cut ? x(t) - 4 : Math.max(0, x(t) + 4), y: top - 12, "text-anchor": cut ? "end" : "start" }, label));
   }
   chart.append(axis);
   lanes.forEach((lane, row) => {
@@ -135,7 +136,7 @@ const timelineChart = (d, all, lanes, { from, to, chosen, width }) => {
         class: `bar b-${bound}${i === chosen && one && !lane.host ? " chosen" : ""}`, x: x(Math.max(start, from)), y,
         width: wide > 3 ? wide - 0.7 : wide, height: tall, "data-i": one ? i : undefined, "data-many": one ? undefined : many,
       }));
-      const room = Math.floor((wide - 8) / 6.6);
+      const room = Math.floor((wide - 8) / CHARACTER);
       const text = one && !lane.host ? all.of(i).op : "";
       if (text && room >= Math.min(text.length, 6)) {
         chart.append(svg("text", { class: "in-bar", x: x(Math.max(start, from)) + 5, y: y + tall / 2 + 4 }, text.length > room ? `${text.slice(0, room - 1)}…` : text));
