@@ -48,7 +48,8 @@ def step_of(steps: Steps, name: str, batch: int, new: int, past: int) -> Step:
     )  # fmt: skip
     tokens = f"{new:,} tokens of a prompt" if new > 1 else f"1 token after {past:,}"
     before = f", after {past:,}" if new > 1 and past else ""
-    return Step(name, f"{name}: {tokens}{before}, batch {batch}", engine, p)
+    each = f" of each of {steps.groups} groups" if steps.groups > 1 else ""
+    return Step(name, f"{name}: {tokens}{before}, batch {batch}{each}", engine, p)
 
 
 def _as_run(kernels: Sequence[KernelPrediction], changes: Sequence[float]) -> tuple[KernelPrediction, ...]:

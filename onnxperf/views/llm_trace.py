@@ -38,7 +38,7 @@ def llm_trace(g: Generation) -> str:
 def _with_host(step: Step) -> list[Event]:
     """The events of a step, with what its host takes behind the last kernel."""
     p = step.prediction
-    events = events_of(p, f"predicted {step.title}")
+    events = events_of(p, f"predicted {step.title}", step.engine.title)
     last = max((k.start_seconds + k.seconds for k in p.kernels), default=0.0)
     if p.kernels and last < p.seconds and step.own_host:
         events.append(event("Session", PID, last, p.seconds, f"host of {step.engine.name}", {}))

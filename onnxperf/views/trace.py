@@ -47,8 +47,11 @@ def text(events: Iterable[Event]) -> str:
     return "[\n" + ",\n".join(lines) + "\n]"
 
 
-def events_of(p: Prediction, title: str = "predicted") -> list[Event]:
-    """The names of a prediction's lanes, and its events by lane and time. title: what the process begins with."""
+def events_of(p: Prediction, title: str = "predicted", runtime: str = "") -> list[Event]:
+    """The names of a prediction's lanes, and its events by lane and time. title: what the name of the process begins
+    with; runtime: what runs it, where that is not the prediction's.
+    """
+    runtime = runtime or p.run.runtime.title or p.scenario.runtime
     on_streams = p.kernels if launches(p) or not p.run.method.scheduled else ()
     lanes = {name: PID + i for i, name in enumerate((HOST, *sorted({k.stream for k in on_streams})))}
     operators = _operators(p)
@@ -58,12 +61,11 @@ def events_of(p: Prediction, title: str = "predicted") -> list[Event]:
     stage = _stage_of(p)
     events += (_of_a_kernel(k, lanes[k.stream], PID + stage(i)) for i, k in enumerate(on_streams))
     events.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"]))
-    return [*_names(p, lanes, title), *events]
+    return [*_names(p, lanes, f"{title}: {shortened(p.scenario.model)} on {p.device.name} ({runtime})"), *events]
 
 
-def _names(p: Prediction, lanes: Mapping[str, int], title: str) -> Iterator[Event]:
+def _names(p: Prediction, lanes: Mapping[str, int], name: str) -> Iterator[Event]:
     """The names of the process and its lanes, and the order of the lanes."""
-    name = f"{title}: {shortened(p.scenario.model)} on {p.device.name} ({p.run.runtime.title or p.scenario.runtime})"
     for s, whose in enumerate(_gpus_of_each(p.run.plan)):
         yield _metadata("process_name", PID, {"name": printable(name + whose)}, PID + s)
         for i, (lane, tid) in enumerate(lanes.items()):

@@ -149,6 +149,7 @@ def test_steps_of_a_language_model_follow_each_other(engine: str, tmp_path: Path
     named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     first, second = sorted(named)
     assert named[first].startswith("predicted prefill: 64 tokens of a prompt, batch 2: llama on")
+    assert ("(vLLM)" if engine == "vllm" else "(ONNX Runtime GenAI)") in named[first]
     assert named[second].startswith("predicted decode step: 1 token after 71, batch 2: llama on")
     runs = {e["pid"]: e for e in events if e["name"] == "model_run"}
     assert runs[first]["dur"] == pytest.approx(1e6 * g.batches[0].first.seconds, rel=1e-6)
