@@ -113,7 +113,8 @@ class LanguageComparison(Document):
         limits = {f"max_{TOKEN}_seconds": self.pace.token_s, f"max_{FIRST}_seconds": self.pace.first_s}
         return {
             **plain(a, "model", "engine", "runtime", "precision", "weights", "cache"), "parallel": a.plan,
-            **plain(a.lengths, "prompt", "output", "chunk"), "batch": a.batches[0].batch, **requests,
+            **plain(a.lengths, "prompt", "output", "chunk", "cached"), "draft": a.draft and a.draft.model,
+            "pools": a.pools and f"{a.pools.prefill}:{a.pools.decode}", "batch": a.batches[0].batch, **requests,
             **plain(self, "by"), **limits, **plain(self, "cards"), "notes": list(a.notes),
         }  # fmt: skip
 

@@ -32,6 +32,7 @@ from onnxperf.running.pipeline import Gpu, each
 
 PLANS = ("", "tp=2", "tp=4", "tp=8")
 NEAR = 0.9  # of the number of instances that a search by halves gives: from there on each is tried
+FORMULAS = "drafts and prefix caches are formulas on the same runs, not measured: see onnxperf llm --help"
 ASSUMED = (
     "requests arrive at random and are split at random among the instances; one keeps up if its part of them is fewer"
     " than it serves with all places taken"
@@ -91,6 +92,8 @@ class LanguageRecommendation(Document):
     cache: str | None
     prompts: str
     outputs: str
+    cached: float
+    draft: str | None
     running: int
     qps: float
     pace: Pace
@@ -105,7 +108,7 @@ class LanguageRecommendation(Document):
         limits = {f"max_{TOKEN}_seconds": self.pace.token_s, f"max_{FIRST}_seconds": self.pace.first_s}
         return {
             **asked, "prompt_lengths": self.prompts, "output_lengths": self.outputs,
-            **plain(self, "running", "qps"), **limits, **plain(self.pace, "percentile"),
+            **plain(self, "cached", "draft", "running", "qps"), **limits, **plain(self.pace, "percentile"),
             **plain(self, "plans"),
             "others": [{"gpu": gpu, "parallel": plan, "why": why} for gpu, plan, why in self.others],
             "prices": {id: asdict(price) for id, price in self.prices}, "notes": list(self.notes),
@@ -173,11 +176,13 @@ def recommended_llm(
     plans.sort(key=lambda p: (p.usd_per_hour is None, p.usd_per_hour or p.instances * p.gpus, p.token.seconds))
     used = dict.fromkeys(p.gpu for p in plans if p.gpu in prices)
     steps, t, built = about[0].steps, about[0].traffic, asked.built
+    formulas = (FORMULAS,) if steps.draft or t.cached else ()
     return LanguageRecommendation(
         model=steps.model.name, engine=steps.engine.name, precision=str(terms.get("precision", "keep")),
-        weights=built["weights"], cache=built["cache"], prompts=t.prompts, outputs=t.outputs,
+        weights=built["weights"], cache=built["cache"], prompts=t.prompts, outputs=t.outputs, cached=t.cached,
+        draft=steps.draft.steps.model.name if steps.draft else None,
         running=about[0].running, qps=qps, pace=pace, plans=tuple(plans), others=tuple(others),
-        prices=tuple((gpu, prices[gpu]) for gpu in used), notes=(ASSUMED, *steps.told),
+        prices=tuple((gpu, prices[gpu]) for gpu in used), notes=(ASSUMED, *formulas, *steps.told),
     )  # fmt: skip
 
 

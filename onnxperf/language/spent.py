@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.ground.errors import counted
 from onnxperf.language.engines import Engine
 from onnxperf.language.served import changes
 from onnxperf.language.steps import Steps
+
+PREFILL = "prefill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,11 @@ def step_of(steps: Steps, name: str, batch: int, new: int, past: int) -> Step:
     p = replace(
         p, seconds=whole.seconds, low_seconds=whole.low_seconds, high_seconds=whole.high_seconds, kernels=kernels,
         throughput_per_second=batch * steps.groups / whole.seconds,
-        scenario=replace(p.scenario, cuda_graph=p.scenario.cuda_graph and new == 1),
+        scenario=replace(p.scenario, cuda_graph=p.scenario.cuda_graph and name != PREFILL),
     )  # fmt: skip
-    tokens = f"{new:,} tokens of a prompt" if new > 1 else f"1 token after {past:,}"
-    before = f", after {past:,}" if new > 1 and past else ""
+    tokens = counted(new, "token") + (f" after {past:,}" if past else "")
     each = f" of each of {steps.groups} groups" if steps.groups > 1 else ""
-    return Step(name, f"{name}: {tokens}{before}, batch {batch}{each}", engine, p)
+    return Step(name, f"{name}: {tokens}, batch {batch}{each}", engine, p)
 
 
 def _as_run(kernels: Sequence[KernelPrediction], changes: Sequence[float]) -> tuple[KernelPrediction, ...]:

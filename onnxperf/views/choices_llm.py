@@ -33,7 +33,9 @@ SPARE_OF_PLANS = ("80% interval", "load", "80% interval ", "$/M tokens")
 def show_comparison(out: Console, c: LanguageComparison) -> None:
     """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
     a = c.about
-    what = _model(a.model, a.engine, a.precision, a.weights, a.cache) + (f", {a.plan} each" if a.plan else "")
+    draft = _with_draft(a.draft.model if a.draft else None, a.lengths.cached)
+    draft += f", pools {a.pools.prefill}:{a.pools.decode}" if a.pools else ""
+    what = _model(a.model, a.engine, a.precision, a.weights, a.cache) + (f", {a.plan} each" if a.plan else "") + draft
     asked = f"{what}, {_asked(c)}{_limits(c.pace, ', at most ')}"
     out.print(Text(printable(f"{asked}: ranked by {BY[c.by]}"), style="bold"))
     ranked = [x for x in c.cards if x.figure is not None]
@@ -55,6 +57,11 @@ def _asked(c: LanguageComparison) -> str:
     if s is None:
         return f"prompt {a.lengths.prompt:,}, output {a.lengths.output:,}, batch {a.batches[0].batch}"
     return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}, {s.traffic.requests:,} requests{arriving(s)}"
+
+
+def _with_draft(draft: str | None, cached: float) -> str:
+    """What proposes tokens, and what of prompts is cached."""
+    return (f", draft {shortened(draft)}" if draft else "") + (f", {cached:.0%} of prompts cached" if cached else "")
 
 
 def _limits(pace: Pace, before: str = "") -> str:
@@ -90,8 +97,11 @@ def _notes(c: LanguageComparison, ranked: Sequence[LanguageCandidate]) -> Iterat
 def show_recommendation(out: Console, r: LanguageRecommendation) -> None:
     """Print the cheapest plan and the one after it in a sentence each, all plans, and why others are none."""
     which = "mean" if r.pace.percentile is None else f"p{r.pace.percentile}"
+    draft = _with_draft(r.draft, r.cached)
     goal = f"{number(r.qps)} requests/s, prompts {r.prompts}, outputs {r.outputs}, {which} of {_limits(r.pace)}"
-    out.print(Text(printable(f"{_model(r.model, r.engine, r.precision, r.weights, r.cache)}: {goal}"), style="bold"))
+    out.print(
+        Text(printable(f"{_model(r.model, r.engine, r.precision, r.weights, r.cache)}{draft}: {goal}"), style="bold")
+    )
     if r.plans:
         out.print(Text(_sentence(r.plans[0]), style="bold green"))
         if r.plans[1:]:

@@ -45,8 +45,10 @@ def _head(g: Generation) -> dict[str, Any]:
     """The answer: of the first batch, or of the first service that was simulated."""
     s, b, lengths = g.service, g.batches[0], g.lengths
     chunk = f" in chunks of {lengths.chunk:,}" if lengths.chunk else ""
+    chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
     asked = (
-        g.model, g.gpu, g.plan, engine_of(g), types_of(g), f"prompt {lengths.prompt:,}{chunk}",
+        g.model, g.gpu, g.plan, f"pools {g.pools.prefill:,}:{g.pools.decode:,}" if g.pools else "",
+        f"draft {g.draft.model}" if g.draft else "", engine_of(g), types_of(g), f"prompt {lengths.prompt:,}{chunk}",
         f"output {lengths.output:,}", f"batch {b.batch:,}" if s is None else "",
     )  # fmt: skip
     times = (b.first, b.token) if s is None else (s.times[FIRST].mean, s.times[TOKEN].mean)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxperf.ground.errors import UsageError
+from onnxperf.ground.errors import UsageError, counted
 from onnxperf.language.core import Generation
-from onnxperf.language.spent import Step, step_of
+from onnxperf.language.spent import PREFILL, Step, step_of
 from onnxperf.views.trace import PID, Event, event, events_of, text
 
 APART = 1 << 10  # between the numbers of processes and lanes of one step and of the next
 
 
-def steps_shown(g: Generation) -> tuple[Step, Step]:
+def steps_shown(g: Generation) -> tuple[Step, ...]:
     """A prefill and a decode step of the middle context: of the first batch, or where requests are served, of one
-    prompt and of as many as decode on average.
+    prompt and of as many as decode on average. With a draft one of its runs and the verification stand for a step.
     """
     if g.steps is None:
         raise UsageError("this generation has no runs to show: predict it anew")
@@ -23,7 +23,12 @@ def steps_shown(g: Generation) -> tuple[Step, Step]:
     share = steps.share(g.batches[0].batch)
     prompts, decoding = (share, share) if g.service is None else (1, max(1, round(g.service.batch)))
     middle = lengths.prompt + (lengths.output - 1) // 2
-    return step_of(steps, "prefill", prompts, new, past), step_of(steps, "decode step", decoding, 1, middle)
+    prefill = step_of(steps, PREFILL, prompts, new, past)
+    if (draft := steps.draft) is None:
+        return prefill, step_of(steps, "decode step", decoding, 1, middle)
+    proposing, verifying = (s.made_for(steps.longest) for s in (draft.steps, draft.verifying))
+    proposal = step_of(proposing, f"draft, 1 of {counted(draft.tokens, 'run')}", decoding, 1, middle)
+    return prefill, proposal, step_of(verifying, "verification", decoding, draft.tokens + 1, middle)
 
 
 def llm_trace(g: Generation) -> str:

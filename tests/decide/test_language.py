@@ -140,6 +140,24 @@ def test_cards_are_compared_by_what_llm_answers(asked: dict[str, Any]) -> None:
             assert (b.device.id in a.ties) == (b.figure[0] <= a.figure[2] and a.figure[0] <= b.figure[2])
 
 
+def test_instances_of_pools_cost_as_many_cards() -> None:
+    terms: dict[str, Any] = {**LENGTHS, "pools": "1:2", "concurrency": 8, "parallel": "tp=2", "cached": 0.5}
+    (c,), g = compare_llm(gpu=["h100"], by="cost", **terms).cards, llm(gpu="h100", **terms)
+    assert g.service is not None and c.price is not None and c.gpus == 6
+    usd = 6 * c.price.usd_per_hour / 3600 / g.service.tokens_per_second * 1e6
+    assert c.usd_per_million_tokens == pytest.approx(usd)
+
+
+def test_a_draft_and_a_prefix_cache_are_in_the_plans() -> None:
+    more: dict[str, Any] = {**ASKED, "draft": SMALL, "accept": 0.8, "cached": 0.5, "batch": RUNNING}
+    r = recommend_llm(gpu=["l4"], qps=200, tpot_ms=3, parallel="tp=1", **more)
+    g = llm(gpu="l4", qps=r.plans[0].qps, **more)
+    assert g.service is not None and r.plans[0].token == g.service.times["time_per_output_token"].mean
+    assert (r.draft, r.cached) == ("llama", 0.5) and "not measured" in r.notes[1]
+    jsonschema.validate(r.to_dict(), SCHEMA)
+    assert "draft llama, 50% of prompts cached" in " ".join(str(r).split())
+
+
 def test_cards_that_are_not_ranked_say_why() -> None:
     found = compare_llm(gpu=CARDS, batch=1, tpot_ms=1e-3, **LENGTHS)
     assert all("per output token, over 1 us" in c.why and c.figure is None for c in found.cards)

@@ -148,7 +148,7 @@ def test_steps_of_a_language_model_follow_each_other(engine: str, tmp_path: Path
     assert wrong(events) == [] and json.loads((tmp_path / "steps.json").read_text()) == events
     named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     first, second = sorted(named)
-    assert named[first].startswith("predicted prefill: 64 tokens of a prompt, batch 2: llama on")
+    assert named[first].startswith("predicted prefill: 64 tokens, batch 2: llama on")
     assert ("(vLLM)" if engine == "vllm" else "(ONNX Runtime GenAI)") in named[first]
     assert named[second].startswith("predicted decode step: 1 token after 71, batch 2: llama on")
     runs = {e["pid"]: e for e in events if e["name"] == "model_run"}
@@ -160,5 +160,11 @@ def test_steps_of_a_language_model_follow_each_other(engine: str, tmp_path: Path
         if e["ph"] == "X":
             run = runs[e["pid"]]
             assert run["ts"] <= e["ts"] and e["ts"] + e["dur"] <= run["ts"] + run["dur"] + 2e-3
+    drafted = json.loads(onnxperf.llm(**{**terms, "draft": SMALL, "accept": 0.7}, engine="vllm").to_trace())
+    named = {e["pid"]: e["args"]["name"].partition(": llama")[0] for e in drafted if e["name"] == "process_name"}
+    assert wrong(drafted) == [] and [named[pid] for pid in sorted(named)] == [
+        "predicted prefill: 64 tokens, batch 1", "predicted draft, 1 of 4 runs: 1 token after 71, batch 1",
+        "predicted verification: 5 tokens after 71, batch 1",
+    ]  # fmt: skip
     replayed = [e["pid"] for e in events if e["name"] == "cudaGraphLaunch"]
     assert replayed == ([] if engine == "ort-genai" else [second])
