@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxperf.answer.kernel_timeline import KernelPrediction
-from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.answer.prediction import BOUND_BY, Prediction, summarise
 from onnxperf.ground.errors import counted
 from onnxperf.language.engines import Engine
 from onnxperf.language.served import changes
@@ -43,15 +43,28 @@ def step_of(steps: Steps, name: str, batch: int, new: int, past: int) -> Step:
     """
     engine, whole = steps.engine, steps.seconds(batch, new, past)
     p = summarise(steps.whole(batch, new, past))
-    kernels = _as_run(p.kernels, changes(p.run, engine) if engine.joined else [0.0] * len(p.kernels))
+    kernels, shares = p.kernels, p.shares
+    if engine.joined:
+        kernels = _as_run(p.kernels, changes(p.run, engine))
+        shares = _shares(kernels, whole.seconds)
     p = replace(
         p, seconds=whole.seconds, low_seconds=whole.low_seconds, high_seconds=whole.high_seconds, kernels=kernels,
+        shares=shares,
         throughput_per_second=batch * steps.groups / whole.seconds,
         scenario=replace(p.scenario, cuda_graph=p.scenario.cuda_graph and name != PREFILL),
     )  # fmt: skip
     tokens = counted(new, "token") + (f" after {past:,}" if past else "")
     each = f" of each of {steps.groups} groups" if steps.groups > 1 else ""
     return Step(name, f"{name}: {tokens}, batch {batch}{each}", engine, p)
+
+
+def _shares(kernels: Sequence[KernelPrediction], seconds: float) -> tuple[tuple[str, float], ...]:
+    """What bounds a step of so many seconds: each kernel's time to its own bound, and the rest to launch."""
+    parts = dict.fromkeys(BOUND_BY, 0.0)
+    for k in kernels:
+        parts[k.bound_by] += k.seconds / seconds
+    parts["launch"] += max(0.0, 1 - sum(parts.values()))
+    return tuple(parts.items())
 
 
 def _as_run(kernels: Sequence[KernelPrediction], changes: Sequence[float]) -> tuple[KernelPrediction, ...]:

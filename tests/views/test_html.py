@@ -72,6 +72,9 @@ def test_steps_are_those_that_are_predicted() -> None:
     for shown in d["steps"]:
         kernels = sum(shown["kinds"]["seconds"][kind] for kind in shown["kernels"]["kind"])
         assert kernels + shown["rest"] == pytest.approx(shown["seconds"], rel=1e-3)
+        shares = {name: share for name, share, _ in shown["shares"]}
+        assert sum(shares.values()) == pytest.approx(1, abs=0.02)
+        assert shares["launch"] * shown["seconds"] > 0.999 * shown["rest"]
     assert step["rest"] > 0.5e-3  # the host of vLLM
     alone = Page(onnxperf.llm(config=SMALL, gpu="l4", batch=2, prompt=64, output=16).to_html()).data
     assert alone["requests"] == [] and alone["steps"][1]["title"] == "decode step: 1 token after 71, batch 2"
