@@ -230,6 +230,7 @@ MODELS = [
     (("calibrate",), "--json"), (("validate",), "--json"), (("measure", RESNET), "--json"),
     (("validate", RESNET), "--json"), (("export", "keras", "there.keras"), "-o"),
     (("export", "torch", "there:build"), "-o"), (("llm", LLAMA, "--gpu", "l4"), "--plot"),
+    (("llm", LLAMA, "--gpu", "l4"), "--html"), (("llm", LLAMA, "--gpu", "l4"), "--trace"),
 ]  # fmt: skip
 ENDING = {"--plot": ".svg", "strip": ".onnx", "export": ".onnx", "calibrate": ".toml", "sweep": ".csv"}
 
