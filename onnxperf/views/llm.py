@@ -104,13 +104,18 @@ def served(s: Service) -> str:
 
 
 def service_sheet(s: Service) -> Sheet:
-    """How requests were served: a line for each time, a column for each percentile."""
+    """How requests were served: a line for each time, a column for its mean and for each percentile."""
     lines = tuple(
-        (name.replace("_", " "), *(f"{duration(at.seconds)} ({interval(at)})" for at in (time.mean, *time.at.values())))
-        for name, time in s.times.items()
+        (
+            name.replace("_", " "),
+            duration(t.mean.seconds),
+            interval(t.mean),
+            *(duration(at.seconds) for at in t.at.values()),
+        )
+        for name, t in s.times.items()
     )
-    names = ("!with 80% intervals", "#mean", *(f"#p{p}" for p in PERCENTILES))
-    return Sheet(printable(served(s)), names, lines)
+    names = ("!time", "#mean", "#80% interval", *(f"#p{p}" for p in PERCENTILES))
+    return Sheet(printable(served(s)), names, lines, ("80% interval",))
 
 
 def curve_sheet(services: Sequence[Service]) -> Sheet:
