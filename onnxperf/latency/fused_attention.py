@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
-from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, held_share, pnorm, variant_names
+from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, held_back, held_share, pnorm, variant_names
 
 STEP = 128  # keys that a block takes at once
 MOST_SHARED = 64  # query heads of one head of keys, at most, that a block takes together
@@ -256,13 +256,15 @@ def _step(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, unu
 
     softmax clocks = rows STEP (1 / 16 + `softmax_flops` / lanes): 16 exponentials a clock (32 on Blackwell Ultra), and
     the rest of the softmax on the vector lanes, times the class's factor `softmax`. On mma.sync, 8 bits run at the
-    rate of 16. In a decode on tiles of more than 16 rows, some kernels multiply all rows of the tile, others only those
-    that hold queries: the mean of both counts.
+    rate of 16. A card that is held to a part of its rate comes nearer to it, as in other products. In a decode on tiles
+    of more than 16 rows, some kernels multiply all rows of the tile, others only those that hold queries: the mean of
+    both counts.
     """
     coef = cards.constants.attention
     pipe, softmax = (np.array([[coef["class"][x][name] for x in classes.names]]) for name in ("pipe", "softmax"))
     rate = np.where(classes.mma & (h.width < 2), np.minimum(works.rate, cards.rate(["tensor_fp16"])), works.rate)
     pipe = pipe * np.where(cards.major < 8, coef["early"], 1)
+    pipe = held_back(pipe, works.rate / cards.whole_rate(works.pipes))
     padded_dims = 32 * (np.ceil(h.dim / 32) + np.ceil((h.dims - h.dim) / 32))
     rows = np.where(_wide(b), (b.tile_rows + h.queries * b.heads / b.query_tiles) / 2, b.tile_rows)
     products_s = 2 * rows * STEP * padded_dims / (rate / cards.sms * pipe)

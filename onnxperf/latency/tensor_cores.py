@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works, pipe_on
-from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, fastest, held_share, pnorm, runner_up, variant_names
+from onnxperf.latency.terms import (
+    RUNNER_UP,
+    Array,
+    KernelTerms,
+    fastest,
+    held_back,
+    held_share,
+    pnorm,
+    runner_up,
+    variant_names,
+)
 
 #: The entry of `tensor_gemm.types` whose factors a pipe's products take, where any were measured.
 TYPES = {"tensor_tf32": "tf32", "tensor_fp8": "fp8", "tensor_int8": "sq", "tensor_fp4": "nvfp4"}
@@ -244,15 +254,16 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
     """Seconds of a block: pnorm(arithmetic, feed, steps).
 
     arithmetic = 2 rows columns (part_k / sustained rate of an SM + `extra_k` / its full rate): prologue and epilogue of
-    a tile cost as much as `extra_k` more elements of k. The seconds lost beside the peak stay the same where a card is
-    held to a part of the hardware's rate (`Cards.whole_rate`). feed = bytes of the tile's operands / the rate at which
-    L2 feeds an SM. steps = iterations over STEP_BYTES of k one after another, `step_cycles` each.
+    a tile cost as much as `extra_k` more elements of k. Where a card is held to a part of the hardware's
+    rate (`Cards.whole_rate`), the rest of a tile's work has that much more time: see `held_back`. feed =
+    bytes of the tile's operands / the rate at which L2 feeds an SM. steps = iterations over STEP_BYTES of k one after
+    another, `step_cycles` each.
     """
     coef = cards.constants.tensor_gemm
     rate = np.minimum(coef["rate"] * driving.rate * operands.rate, 1)
     extra_k = coef["extra_k"] * driving.extra_k * operands.extra_k
     whole_rate = cards.whole_rate(works.pipes)
-    pipe = 1 / (1 + (1 / rate - 1) * works.rate / whole_rate)
+    pipe = held_back(rate, works.rate / whole_rate)
     usual = np.where(np.array([[x == "tensor_fp4"] for x in works.pipes]), 2 * cards.rate(["tensor_fp8"]), whole_rate)
     per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * np.minimum(whole_rate, usual))
     arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate

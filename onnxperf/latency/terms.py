@@ -128,6 +128,17 @@ def pnorm(*terms: Array, p: float | Array) -> Array:
     return np.asarray(top * total ** (1 / p))
 
 
+def held_back(share: Array, part: Array) -> Array:
+    """The share of its rate that arithmetic reaches on a card held to a `part` of its hardware's rate, where the
+    whole rate would reach `share`.
+
+    What takes time beside the arithmetic stays as it is, and joins it by a norm: sqrt(1 + beside^2) = 1 / share with
+    the whole rate. Chosen: a sum leaves an L20 (half) at 103 TFLOP/s, the longer of both at 116, where cuBLAS does 105
+    to 116.
+    """
+    return np.asarray(1 / np.sqrt(1 + (share**-2 - 1) * part**2))
+
+
 def variant_names(form: str, splits: Array, *sides: Array) -> Array:
     """The names [n, g] of tiles of these sides, `form` with the sides filled in, and of the parts that k is split into:
     128x64, 128x64 split 4.

@@ -9,6 +9,7 @@ import gpu_specs
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.latency import alone, floors, shipped
+from onnxperf.latency.cards import at_own_clock
 from onnxperf.latency.families.attention import ATTENTION
 from op_models import Operator, Tensor, Work, work_or_bytes
 
@@ -87,8 +88,8 @@ def test_a_cache_of_8_bits_streams_faster() -> None:
 def test_long_prompts_run_at_a_fair_share_of_the_rate() -> None:
     work = attend(4, 32, 32, 16384, 16384)
     for d, found in zip(TENSOR, alone([work], TENSOR, shipped(), budget=False).seconds[0], strict=True):
-        share = work.matrix_flops / found / d.dense_flops["tensor_bf16"]
-        assert 0.3 < share < 0.9, d.id
+        share = work.matrix_flops / found / at_own_clock(d, shipped()).dense_flops["tensor_bf16"]
+        assert 0.3 < share < (0.95 if d.id == "h20" else 0.9), "an H20 is held to a quarter of its rate"
 
 
 def test_few_queries_to_a_long_cache_are_split_along_the_keys() -> None:

@@ -129,6 +129,13 @@ def test_channels_that_do_not_lie_last_are_turned_round(device: gpu_specs.Device
     assert a.workspace[0, 0] - b.workspace[0, 0] == image
 
 
+@pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-5090", "h200-sxm"])
+def test_1x1_filters_turn_images_of_an_odd_number_of_positions_alone(gpu: str) -> None:
+    """A row of 49 positions in 16 bits is no whole number of the 4 bytes that a thread copies at least."""
+    even, odd = (timed(half(256, 1024, 256, edges, (1, 1)), gpu_specs.load(gpu)) for edges in ((8, 8), (7, 7)))
+    assert (even.launches[0, 0], odd.launches[0, 0]) == (1, 3)
+
+
 @pytest.mark.parametrize("cin", [1, 3, 16, 64, 200])
 @pytest.mark.parametrize("groups", [1, 5, 32])
 def test_a_product_on_tensor_cores_is_never_faster_than_physics(cin: int, groups: int) -> None:

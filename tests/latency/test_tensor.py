@@ -83,7 +83,7 @@ def test_large_products_reach_most_of_what_power_leaves() -> None:
     for device in DEVICES:
         full, held = alone([w], [device], shipped(), False).seconds[0, 0], alone([w], [device], shipped()).seconds[0, 0]
         reached = w.matrix_flops / at_own_clock(device, shipped()).dense_flops["tensor_fp16"] / full
-        assert 0.6 < reached < 0.98, device.id
+        assert 0.6 < reached < (1 if device.id == "h20" else 0.98), "an H20 is held to a quarter of its rate"
         assert full <= held < 3.5 * full, device.id
     l4, l40s = seconds(w, card="l4"), seconds(w, card="l40s")
     assert l4[0] > 2.5 * l40s[0]  # 72 W against 350
@@ -171,13 +171,17 @@ def test_geforce_halves_the_peak_not_what_is_lost() -> None:
 
 @pytest.mark.parametrize(("held", "whole"), [("l20", "l40s"), ("l40", "l40s"), ("a10g", "a10"), ("h20", "h100-sxm")])
 def test_a_card_held_to_a_part_of_its_tensor_cores_comes_nearer_to_its_peak(held: str, whole: str) -> None:
-    """Operands reach them as fast as where they run in full. cuBLAS was seen at 105 to 116 TFLOP/s on an L20, of 119.5;
-    here it comes to 103 before the power limit.
-    """
+    """Operands reach them as fast as where they run in full."""
     w, cards = product(8192, 8192, 8192), [gpu_specs.load(i) for i in (held, whole)]
     peaks = np.array([c.dense_flops["tensor_fp16"] for c in cards])
     shares = w.matrix_flops / alone([w], cards, shipped(), budget=False).seconds[0] / peaks
     assert 1.05 * shares[1] < shares[0] < 1
+
+
+def test_cublas_on_an_l20() -> None:
+    """It was seen at 105 to 116 TFLOP/s, of 119.5."""
+    w = product(8192, 8192, 8192)
+    assert 105e12 < w.matrix_flops / alone([w], [gpu_specs.load("l20")], shipped(), budget=False).seconds[0, 0] < 116e12
 
 
 @pytest.mark.parametrize("card", ["a100-sxm4-80gb", "h100-sxm", "rtx-3090"])

@@ -110,6 +110,17 @@ def test_normalisation_falls_off_a_cliff_where_a_fourth_step_is_not_full() -> No
     assert each(1556) > 1.1 * each(2048)
 
 
+def test_a_block_of_a_small_channel_waits_longer_where_memory_is_hbm() -> None:
+    """cuDNN's batch norm of 7x7 positions: 165 clocks of an SM a block on an H200, by its own kernels."""
+    blocks, plane = 65536, 49
+    w = Work(Pointwise(blocks * plane, scaled=True, plane=plane), "float16", "fp32", 2 * blocks * plane,
+             2 * blocks * plane, 0, 0, 2 * blocks * plane)  # fmt: skip
+    cards = [gpu_specs.load(g) for g in ("h200-sxm", "l40")]
+    clocks = [alone([w], [d], shipped()).seconds[0, 0] * d.boost_hz * d.sms / blocks for d in cards]
+    assert clocks[0] == pytest.approx(165, rel=0.08)
+    assert 119 < clocks[1] < 142, "RTX 3090 and 4090, by whole networks"
+
+
 def test_special_functions_are_bound_by_issue_where_an_sm_has_two_schedulers() -> None:
     def slowed(card: gpu_specs.Device) -> float:
         return seconds(elementwise(10**8, flops=9), card) / seconds(elementwise(10**8), card)

@@ -146,20 +146,19 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
 
     Before Ampere, gathering the operand reduces the arithmetic's rate to the share `gather`, and the product starts
     after `start_s`, in which index tables are made, unless that is done ahead (`planned`). From Ampere on the start
-    is shorter. In NCHW, kernels transpose image and filter, and the shares `result` or `grouped_result` of the
-    result.
+    is shorter, and arithmetic hides traffic better (`late`). In NCHW, kernels transpose image and filter, and the
+    shares `result` or `grouped_result` of the result.
     Source: fitted to DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
     early, product = cards.major < 8, _padded_product(works, s, cards, coef)
     changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
-    turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
-    changed["tensor_gemm.norm"] = np.where(turing, coef["turing_norm"], cards.constants.tensor_gemm["norm"])
+    changed["tensor_gemm.norm"] = _norm(cards)
     splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
     changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
     mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
-    late_rate = coef["late"]["rate"] * np.where(_by_older(works, s, cards), mma_share, 1.0)
-    changed["tensor_gemm.rate"] = np.where(early, cards.constants.tensor_gemm["rate"], late_rate)
+    slower = np.where(_by_older(works, s, cards), mma_share, 1.0)
+    changed["tensor_gemm.rate"] = cards.constants.tensor_gemm["rate"] * slower
     bare = tensor_cores(works, product, cards.having(changed), dram_share)
     gathers = early | (_in_bulk(cards) & (works["taps"] > 1))
     gather = np.where(gathers, coef["gather"], 1.0)
@@ -190,6 +189,14 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     return _with_padding(terms, product, s, cards)
 
 
+def _norm(cards: Cards) -> Array:
+    """How arithmetic and traffic of cuDNN's implicit products join on each card, an exponent of `pnorm` [1, g]."""
+    coef = cards.constants.tensor_convolution
+    usual = np.where(cards.major < 8, cards.constants.tensor_gemm["norm"], coef["late"]["norm"])
+    turing = np.array([[x.capability == (7, 5) for x in cards.devices]])
+    return np.asarray(np.where(turing, coef["turing_norm"], usual))
+
+
 def _in_bulk(cards: Cards) -> Array:
     """Cards [1, g] whose tensor cores TMA feeds in bulk, by wgmma or tcgen05, in kernels that take channels last alone:
     Hopper and Blackwell's data centre dies, not its desktop dies, which have Ampere's mma.sync.
@@ -200,11 +207,10 @@ def _in_bulk(cards: Cards) -> Array:
 def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
     """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride
     1 and one group, which are a product of the filters and the image as it lies, but in an older library (`turned`).
-    Where TMA feeds tensor cores an image of an odd number of positions in 16 bits is turned.
+    An image of an odd number of positions in 16 bits is turned: threads copy words of 4 bytes and more.
     """
     plain = (works["taps"] == 1) & (works["stride"] == 1) & (s.groups == 1) & (works["turned"] == 0)
-    plain = plain & (cards.major >= 8)
-    return np.asarray(plain & (~_in_bulk(cards) | (s.out * works.width % 4 == 0)))
+    return np.asarray(plain & (cards.major >= 8) & (s.out * works.width % 4 == 0))
 
 
 def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
@@ -454,7 +460,6 @@ TENSOR_CONVOLUTION = ConstantSet(
 IN_MODELS = ConstantSet(
     "convolution_in_models",
     parameters=(
-        Parameter("tensor_convolution.late.rate", "share of the datasheet's rate inside a tile", 0.95, 0.05, most=1.1),
         Parameter("tensor_convolution.result", "share of the result turned round, channels not last", 0.1, 1.0),
         Parameter("tensor_convolution.grouped_result", "the same, with groups", 0.4, 1.0),
         Parameter("convolution.slots", "issue slots of a depthwise convolution's tap", 10, 0.5),

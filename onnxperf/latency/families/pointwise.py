@@ -19,13 +19,14 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
     takes `spread_slots` where its places are computed, `single_slots` where it is loaded by itself, `window_slots` and
     `tap_slots` for each tap where it is made of a window; where its channel scales it `scaled_slots`, but a block of
-    one channel and image no less than `plane_slots`; `switched_slots` where its type is asked for, and the kernel
-    `switched_s` more. A thread that loops waits `loop_clocks` for each of its steps.
+    one channel and image no less than `plane_slots`, and `plane_gddr` of that without HBM; `switched_slots` where its
+    type is asked for, and the kernel `switched_s` more. A thread that loops waits `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
     each = coef["spread_slots"] * works["spread"] + coef["single_slots"] * works["single"]
     each = each + coef["window_slots"] * (works["taps"] > 0) + coef["tap_slots"] * works["taps"]
-    of_block = coef["plane_slots"] / np.maximum(works["plane"], 1) * (works["plane"] > 0)
+    plane_slots = coef["plane_slots"] * np.where(cards.hbm, 1.0, coef["plane_gddr"])
+    of_block = plane_slots / np.maximum(works["plane"], 1) * (works["plane"] > 0)
     each = each + works["scaled"] * np.maximum(coef["scaled_slots"], of_block)
     each = each + coef["switched_slots"] * works["switched"]
     slots = each * works["elements"]
