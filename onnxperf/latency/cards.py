@@ -87,6 +87,13 @@ def streaming(device: Device, dram: Mapping[str, Any]) -> float:
     return min(float(share * dram["own"].get(f"{kind} cc{major}", 1.0)), 1.0)
 
 
+def reading(device: Device, dram: Mapping[str, Any]) -> float:
+    """The factor on the share of the datasheet's bandwidth at which products and attention read: GDDR that no bits of
+    ECC pass reads at more of it than HBM, or GDDR with them.
+    """
+    return float(dram["read_gddr"]) if device.memory_kind.startswith("GDDR") and not device.inline_ecc else 1.0
+
+
 def nearest(table: Mapping[str, Sizes], capability: tuple[int, int]) -> Sizes:
     """The entry for a compute capability of a table by capability ("cc75"), such as the tiles that a library has there.
 
@@ -150,8 +157,7 @@ class Cards:
         start = constants.pointwise["start"]
         self.start_s = column([start["early" if d.capability < (8, 0) else "late"] for d in devices])
         self.dram = column([streaming(d, constants.dram) for d in devices])
-        read = constants.dram["read"]
-        self.read_Bps = column([d.bandwidth_Bps * read.get(d.memory_kind, 1.0) for d in devices])
+        self.read_Bps = column([d.bandwidth_Bps * reading(d, constants.dram) for d in devices])
         self.l2_Bps = self.sms * constants.l2["bytes_per_clock"] * self.hz
         late_gddr = [d.memory_kind.startswith("GDDR") and d.capability[0] >= 8 for d in devices]
         self.l2_share = constants.l2["achieved"] * np.where([late_gddr], constants.l2["gddr"], 1.0)

@@ -85,11 +85,12 @@ def estimate(
     transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
     corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
     full_clock = repeats * corrections * terms.seconds[rows]
-    busy = _tensor_share(work_list, full_clock, rows, cards)
+    on_tensor = _tensor_share(work_list, full_clock, rows, cards)
+    busy = np.where(on_tensor > 0, on_tensor, 1.0)
     joules = repeats * energy(work_list, cards, dram_share(of_run.stored, cards), terms.executed_share, busy)[rows]
     factor = np.ones((len(devices),))
     if method.power_limit:
-        factor = slowdown(full_clock[~transfer].sum(axis=0), joules[~transfer].sum(axis=0), cards)[0]
+        factor = slowdown(full_clock[~transfer].sum(axis=0), joules[~transfer].sum(axis=0), cards, on_tensor)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
@@ -126,14 +127,18 @@ def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, re
 
 
 def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards: Cards) -> Array:
-    """The share of all kernels' seconds [n, g] in which each device has tensor cores at work [g]; 1 where none has.
+    """The share of all kernels' seconds [n, g] in which each device has tensor cores at work [g].
 
     rows [n]: the index of each kernel's work in the list.
     """
+    at_work = (seconds * _on_tensor(work_list, cards)[rows]).sum(axis=0)
+    return np.asarray(at_work / np.maximum(seconds.sum(axis=0), 1e-30))
+
+
+def _on_tensor(work_list: Sequence[Work], cards: Cards) -> Array:
+    """Whether each work is products on tensor cores, on each device [n, g]."""
     products = np.array([[w.matrix_flops > 0] for w in work_list], dtype=bool).reshape(len(work_list), 1)
-    on_tensor = (cards.tensor([w.pipe for w in work_list]) & products)[rows]
-    at_work = (seconds * on_tensor).sum(axis=0)
-    return np.asarray(np.where(at_work > 0, at_work / np.maximum(seconds.sum(axis=0), 1e-30), 1.0))
+    return np.asarray(cards.tensor([w.pipe for w in work_list]) & products)
 
 
 def _of_sum(
@@ -234,7 +239,7 @@ def alone(
     terms = estimated(work_list, cards, as_measured, stored)[0]
     if budget:
         joules = energy(work_list, cards, dram_share(stored, cards), terms.executed_share)
-        slower = slowdown(terms.seconds, joules, cards) - 1
+        slower = slowdown(terms.seconds, joules, cards, _on_tensor(work_list, cards)) - 1
         terms = terms._replace(seconds=terms.seconds * (1 + slower * terms.seconds / (terms.seconds + burst_s)))
     return terms
 

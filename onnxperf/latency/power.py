@@ -61,13 +61,14 @@ def drawn(seconds: Array | float, joules: Array | float, limit_W: Array | float,
     return np.asarray(np.minimum(static_share * limit_W + joules / seconds, limit_W))
 
 
-def slowdown(seconds: Array, joules: Array, cards: Cards) -> Array:
+def slowdown(seconds: Array, joules: Array, cards: Cards, on_tensor: Array | float = 0.0) -> Array:
     """The factor [n, g] by which the power limit slows runs of t `seconds` that spend E `joules`.
 
-    (t^p + (E / P)^p)^(1/p) / t, P the watts that are left for arithmetic and traffic, p the constant `norm`.
+    (t^p + (E / P)^p)^(1/p) / t, P the watts that are left for arithmetic and traffic, p the constant `norm`, or
+    `tensor_norm` for the share of the time in which tensor cores are at work, `on_tensor`.
     """
-    needed = joules / available(cards)
-    norm = cards.constants.power["norm"]
+    needed, coef = joules / available(cards), cards.constants.power
+    norm = coef["norm"] + (coef["tensor_norm"] - coef["norm"]) * np.asarray(on_tensor)
     ratio = np.divide(needed, seconds, out=np.zeros(np.shape(needed)), where=np.broadcast_to(seconds > 0, needed.shape))
     return np.asarray((1 + ratio**norm) ** (1 / norm))
 
@@ -76,10 +77,9 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
-    the process node being that of vector units; of integers (bits / 16)^integer in place of the last factor. R: FP16
-    FLOPs a clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to tensor
-    cores that are `busy` for a share of the time, as a slower clock takes less voltage. Where they wait for other
-    kernels half of the time, they have twice the watts.
+    the process node being that of vector units; of integers (bits / 16)^integer in place of the last factor. R: FP16 FLOPs a clock and SM, as larger units use an operand more
+    often; f: the clock that the power limit leaves to tensor cores that are `busy` for a share of the time, as a slower
+    clock takes less voltage. Where they wait for other kernels half of the time, they have twice the watts.
     """
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
