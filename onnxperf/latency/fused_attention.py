@@ -256,15 +256,16 @@ def _step(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, unu
 
     softmax clocks = rows STEP (1 / 16 + `softmax_flops` / lanes): 16 exponentials a clock (32 on Blackwell Ultra), and
     the rest of the softmax on the vector lanes, times the class's factor `softmax`. On mma.sync, 8 bits run at the
-    rate of 16. A card that is held to a part of its rate comes nearer to it, as in other products. In a decode on tiles
-    of more than 16 rows, some kernels multiply all rows of the tile, others only those that hold queries: the mean of
-    both counts.
+    rate of 16, and a card that is held to a part of its rate comes nearer to it, as in other products. In a decode on
+    tiles of more than 16 rows, some kernels multiply all rows of the tile, others only those that hold queries: the
+    mean of both counts.
     """
     coef = cards.constants.attention
     pipe, softmax = (np.array([[coef["class"][x][name] for x in classes.names]]) for name in ("pipe", "softmax"))
     rate = np.where(classes.mma & (h.width < 2), np.minimum(works.rate, cards.rate(["tensor_fp16"])), works.rate)
     pipe = pipe * np.where(cards.major < 8, coef["early"], 1)
-    pipe = held_back(pipe, works.rate / cards.whole_rate(works.pipes))
+    held = held_back(pipe, works.rate / cards.whole_rate(works.pipes), cards.constants.tensor_gemm["norm_held"])
+    pipe = np.where(classes.mma, held, pipe)
     padded_dims = 32 * (np.ceil(h.dim / 32) + np.ceil((h.dims - h.dim) / 32))
     rows = np.where(_wide(b), (b.tile_rows + h.queries * b.heads / b.query_tiles) / 2, b.tile_rows)
     products_s = 2 * rows * STEP * padded_dims / (rate / cards.sms * pipe)

@@ -77,9 +77,10 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
     """Joules of one matrix FLOP of each work on each card, [n, g]; on CUDA cores those of a vector FLOP [1, g].
 
     On tensor cores pJ (R / 1024)^-size (node / 5)^node (f / 1.5 GHz)^clock (rate / rate of FP16)^-type, the exponent of
-    the process node being that of vector units; of integers (bits / 16)^integer in place of the last factor. R: FP16 FLOPs a clock and SM, as larger units use an operand more
-    often; f: the clock that the power limit leaves to tensor cores that are `busy` for a share of the time, as a slower
-    clock takes less voltage. Where they wait for other kernels half of the time, they have twice the watts.
+    the process node being that of vector units; of integers (bits / 16)^integer in place of the last factor. R: FP16
+    FLOPs a clock and SM, as larger units use an operand more often; f: the clock that the power limit leaves to tensor
+    cores that are `busy` for a share of the time, as a slower clock takes less voltage. Where they wait for other
+    kernels half of the time, they have twice the watts.
     """
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()

@@ -183,12 +183,19 @@ def _operands(works: Works, p: Product, cards: Cards, coef: Mapping[str, Any]) -
     return Operands(bits, rate, extra_k, step_cycles, splits, by_threads, few_rows)
 
 
+def in_bulk(cards: Cards) -> Array:
+    """Cards [1, g] whose tensor cores TMA feeds in bulk, by wgmma or tcgen05: Hopper and Blackwell's data centre dies,
+    not its desktop dies, which have Ampere's mma.sync.
+    """
+    return np.asarray((cards.major >= 9) & (cards.major < 12))
+
+
 def by_older(works: Works, cards: Cards) -> Array:
     """Which plain products in 16 bits run on kernels of Turing's instructions where TMA feeds tensor cores, [n, g]: TMA
     takes operands and results whose rows are whole words of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled). A
     compiler pads the others where arithmetic bounds them (torch/_inductor/fx_passes/pad_mm.py, is_mm_compute_bound).
     """
-    bulk = np.asarray((cards.major >= 9) & (cards.major < 12))
+    bulk = in_bulk(cards)
     if "tb" not in works.fields or not bulk.any():
         return np.zeros((1, 1), dtype=bool)
     m, n, k = (np.maximum(works[f], 1) for f in ("m", "n", "k"))
@@ -263,7 +270,7 @@ def _block(works: Works, t: Tiling, operands: Operands, driving: Driving, cards:
     rate = np.minimum(coef["rate"] * driving.rate * operands.rate, 1)
     extra_k = coef["extra_k"] * driving.extra_k * operands.extra_k
     whole_rate = cards.whole_rate(works.pipes)
-    pipe = held_back(rate, works.rate / whole_rate)
+    pipe = held_back(rate, works.rate / whole_rate, np.where(in_bulk(cards), 1.0, coef["norm_held"]))
     usual = np.where(np.array([[x == "tensor_fp4"] for x in works.pipes]), 2 * cards.rate(["tensor_fp8"]), whole_rate)
     per_rate = t.part_k / (works.rate * pipe) + extra_k / (rate * np.minimum(whole_rate, usual))
     arithmetic_s = 2 * t.rows * t.columns * cards.sms * per_rate

@@ -128,15 +128,14 @@ def pnorm(*terms: Array, p: float | Array) -> Array:
     return np.asarray(top * total ** (1 / p))
 
 
-def held_back(share: Array, part: Array) -> Array:
+def held_back(share: Array, part: Array, norm: Array | float) -> Array:
     """The share of its rate that arithmetic reaches on a card held to a `part` of its hardware's rate, where the
     whole rate would reach `share`.
 
-    What takes time beside the arithmetic stays as it is, and joins it by a norm: sqrt(1 + beside^2) = 1 / share with
-    the whole rate. Chosen: a sum leaves an L20 (half) at 103 TFLOP/s, the longer of both at 116, where cuBLAS does 105
-    to 116.
+    What takes time beside the arithmetic stays as it is, and joins it by a norm p: (1 + beside^p)^(1/p) = 1 / share
+    with the whole rate. p = 1 adds it.
     """
-    return np.asarray(1 / np.sqrt(1 + (share**-2 - 1) * part**2))
+    return np.asarray((1 + (share**-norm - 1) * part**norm) ** (-1 / norm))
 
 
 def variant_names(form: str, splits: Array, *sides: Array) -> Array:

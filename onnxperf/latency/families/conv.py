@@ -18,7 +18,7 @@ from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.padding import larger_batches
 from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
-from onnxperf.latency.tensor_cores import Product, tensor_cores
+from onnxperf.latency.tensor_cores import Product, in_bulk, tensor_cores
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
 from op_models import BITS, Conv, Work
 
@@ -160,13 +160,13 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     slower = np.where(_by_older(works, s, cards), mma_share, 1.0)
     changed["tensor_gemm.rate"] = cards.constants.tensor_gemm["rate"] * slower
     bare = tensor_cores(works, product, cards.having(changed), dram_share)
-    gathers = early | (_in_bulk(cards) & (works["taps"] > 1))
+    gathers = early | (in_bulk(cards) & (works["taps"] > 1))
     gather = np.where(gathers, coef["gather"], 1.0)
     compute, latency = bare.compute / gather, bare.latency / gather
     transposed = (1 - works["last"]) * ~_as_it_lies(works, s, cards)
     result = np.where(s.groups > 1, coef["grouped_result"], coef["result"])
     whole = (works["turned"] > 0) & ~of_direction(works, "weights")
-    result = np.where(whole | _in_bulk(cards), 1.0, result)
+    result = np.where(whole | in_bulk(cards), 1.0, result)
     turned_s = _turned_s(s.x_bytes, s.cin * s.groups, works, cards) + stream_s(2 * s.w_bytes, cards)
     turned_s = turned_s + result * _turned_s(works.written, s.cout * s.groups, works, cards)
     transpose_s = transposed * turned_s
@@ -197,13 +197,6 @@ def _norm(cards: Cards) -> Array:
     return np.asarray(np.where(turing, coef["turing_norm"], usual))
 
 
-def _in_bulk(cards: Cards) -> Array:
-    """Cards [1, g] whose tensor cores TMA feeds in bulk, by wgmma or tcgen05, in kernels that take channels last alone:
-    Hopper and Blackwell's data centre dies, not its desktop dies, which have Ampere's mma.sync.
-    """
-    return np.asarray((cards.major >= 9) & (cards.major < 12))
-
-
 def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
     """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride
     1 and one group, which are a product of the filters and the image as it lies, but in an older library (`turned`).
@@ -218,7 +211,7 @@ def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
     whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so.
     """
     words = s.out * works.width % 16 == 0
-    lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & _in_bulk(cards)
+    lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & in_bulk(cards)
     return np.asarray(lies & ~(words & (works.width == 2)))
 
 
@@ -312,7 +305,7 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     image's channels, up to 4, are packed in fours, so that a step reads several taps (TensorRT's format CHW4).
     """
     step = np.array([[sizes[0][0] for sizes in cards.nearest(coef["step_bytes"])]])
-    apart = (s.groups > 1) & _in_bulk(cards) & (works["planned"] == 0)
+    apart = (s.groups > 1) & in_bulk(cards) & (works["planned"] == 0)
     step = np.where(apart, cards.constants.tensor_convolution["group_bytes"], step) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     channels = np.ceil(groups * s.cin / step) * step
