@@ -8,10 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from gpu_specs import Device
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class Tier(NamedTuple):
+    """An engine's defaults on cards with less than `below_GiB` of memory: new tokens of an iteration, and the requests
+    of its largest CUDA graph on fewer than four GPUs, and on more.
+    """
+
+    below_GiB: float
+    tokens: int
+    graphs: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +56,29 @@ class Reduce:
 class Engine:
     """How an engine runs a model.
 
-    budget, small_budget: new tokens of an iteration on a card with `large_bytes` of memory and below; mixed, whole: see
-    `Server`; memory: share of the card's memory that it takes for all; cache: share of what is left for keys and values
-    that it takes for them; block: tokens of a block of the cache; reduce: its all-reduce, None for NCCL's; norms: that
-    of small messages has the norm behind it in it. joined: products that read the same are one, the activation runs
-    with the product of gate and up, norms of heads with the rotation, and logits are of the last position. step_s,
-    request_s: the host's part of an iteration that no kernel hides, and of each request in it; launch_s: of each kernel
-    of an iteration with prompts, which no CUDA graph replays: the GPU waits where that is longer than its kernels.
-    These three and front_s are fitted to served rows of dense models on H100 and H200 (onnxperf/lab/served), launch_s,
-    one figure for all, and routing_s to those of experts as well: what a layer of experts takes beside its products and
-    the sum, in `routing` small kernels (choice of experts, counting and sorting of tokens, activation, quantisation of
-    both products' rows, copies: as in vllm/model_executor/layers/fused_moe).
+    tiers: its defaults by the memory of a card, ascending; smallest: the architecture whose cards take the first of
+    them in any case; mixed, whole: see `Server`; memory: share of the card's memory that it takes for all; apart:
+    instead of that, it sets memory apart for activations and CUDA graphs (`reserved`); cache: share of what is left for
+    keys and values that it takes for them; block: tokens of a block of the cache; reduce: its all-reduce, None for
+    NCCL's; norms: that of small messages has the norm behind it in it. joined: products that read the same are one, the
+    activation runs with the product of gate and up, norms of heads with the rotation, and logits are of the last
+    position. step_s, request_s: the host's part of an iteration that no kernel hides, and of each request in it;
+    launch_s: of each kernel of an iteration with prompts, which no CUDA graph replays: the GPU waits where that is
+    longer than its kernels. These three and front_s are fitted to served rows of dense models on H100 and H200
+    (onnxperf/lab/served), launch_s, one figure for all, and routing_s to those of experts as well: what a layer of
+    experts takes beside its products and the sum, in `routing` small kernels (choice of experts, counting and sorting
+    of tokens, activation, quantisation of both products' rows, copies: as in vllm/model_executor/layers/fused_moe).
     front_s: between the end of a request and the arrival of the next at the scheduler, in a closed loop.
     """
 
     name: str
     title: str
-    budget: int = 2048
-    small_budget: int = 2048
-    large_bytes: int = 0
+    tiers: tuple[Tier, ...] = (Tier(inf, 2048),)
+    smallest: tuple[int, int] | None = None
     mixed: bool = True
     whole: bool = False
     memory: float = 1.0
+    apart: bool = False
     cache: float = 1.0
     block: int = 1
     reduce: Reduce | None = None
@@ -78,33 +91,53 @@ class Engine:
     routing_s: float = 0.0
     routing: int = 0
 
+    def tier(self, device: Device) -> Tier:
+        """Its defaults on a card."""
+        small = device.capability == self.smallest
+        return next(t for t in self.tiers if small or device.capacity_bytes < t.below_GiB * GIB)
+
     def tokens(self, device: Device) -> int:
         """New tokens of an iteration on a card."""
-        return self.budget if device.capacity_bytes >= self.large_bytes else self.small_budget
+        return self.tier(device).tokens
+
+    def reserved(self, device: Device, gpus: int) -> float:
+        """Bytes that are set apart on each of so many cards: 512 + 1.5 tokens + 2 requests of a graph + 128 GPUs MiB,
+        at least 10 GiB on cards of more than 60.
+
+        Source: SGLang, python/sglang/srt/server_args.py, _handle_gpu_memory_settings.
+        """
+        tier = self.tier(device)
+        apart = (512 + 1.5 * max(tier.tokens, 2048) + 2 * tier.graphs[gpus >= 4] + 128 * gpus) * MIB
+        return max(apart, 10 * GIB) if device.capacity_bytes > 60 * GIB else apart
 
 
 ENGINES: Mapping[str, Engine] = {
     "ort-genai": Engine("ort-genai", "ONNX Runtime GenAI"),
-    # vLLM 0.12. vllm/engine/arg_utils.py, get_batch_defaults: 8192 tokens for a server on cards of 70 GiB and more but
-    # the A100, else 2048; vllm/config/cache.py: gpu_memory_utilization 0.9, blocks of 16 tokens; its V1 scheduler gives
-    # decode steps their tokens first and fills up with chunks of prompts.
+    # vLLM 0.12. vllm/engine/arg_utils.py, get_batch_defaults: a server takes 8192 tokens on cards of 70 GiB and more
+    # but the A100 (PR 17885), else 2048; vllm/config/cache.py: gpu_memory_utilization 0.9, blocks of 16 tokens; its V1
+    # scheduler (vllm/v1/core/sched/scheduler.py) gives decode steps their tokens first and fills up with chunks.
     "vllm": Engine(
-        "vllm", "vLLM", budget=8192, small_budget=2048, large_bytes=70 * GIB, memory=0.9, block=16, joined=True,
+        "vllm", "vLLM", tiers=(Tier(70, 2048), Tier(inf, 8192)), smallest=(8, 0), memory=0.9, block=16, joined=True,
         reduce=Reduce(((8, 5.0e-6), (9, 4.2e-6), (10, 7.1e-6)), 0.08e-6, 0.53, 0.76e-6),
         step_s=0.5e-3, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=20e-6, routing=5,
     ),
-    # SGLang 0.5. python/sglang/srt/server_args.py: chunked_prefill_size 2048 below 35 GB, 8192 below 160 GB,
-    # mem_fraction_static some 0.88, page_size 1, enable_mixed_chunk off, so that prompts go before decode steps.
+    # SGLang 0.5. python/sglang/srt/server_args.py, _handle_gpu_memory_settings: chunked_prefill_size and
+    # cuda_graph_max_bs by the memory of a card, of which the memory set apart follows; page_size 1; enable_mixed_chunk
+    # off, so that prompts go before decode steps.
     "sglang": Engine(
-        "sglang", "SGLang", budget=8192, small_budget=2048, large_bytes=35 * GIB, mixed=False, memory=0.88, joined=True,
+        "sglang", "SGLang", mixed=False, apart=True, joined=True,
+        tiers=(
+            Tier(20, 2048, (8, 8)), Tier(35, 2048, (24, 80)), Tier(60, 4096, (32, 160)), Tier(160, 8192, (256, 512)),
+            Tier(inf, 16384, (512, 512)),
+        ),
         reduce=Reduce(((8, 5.2e-6), (9, 4.2e-6), (10, 7.2e-6)), 0.07e-6, 0.58, 1.1e-6),
         step_s=0.0, request_s=20e-6, launch_s=60e-6, front_s=10e-3, routing_s=20e-6, routing=5,
     ),
     # TensorRT-LLM 1.0. tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, enable_chunked_prefill off, so that
-    # prompts stay whole, KvCacheConfig.free_gpu_memory_fraction 0.9, tokens_per_block 32; its all-reduce has the
-    # residual and the norm behind it in it (AllReduceFusionOp.RESIDUAL_RMS_NORM).
+    # prompts stay whole, KvCacheConfig.free_gpu_memory_fraction ("default is 90%"), tokens_per_block 32; its all-reduce
+    # has the residual and the norm behind it in it (AllReduceFusionOp.RESIDUAL_RMS_NORM).
     "trtllm": Engine(
-        "trtllm", "TensorRT-LLM", budget=8192, small_budget=8192, whole=True, cache=0.9, block=32, joined=True,
+        "trtllm", "TensorRT-LLM", tiers=(Tier(inf, 8192),), whole=True, cache=0.9, block=32, joined=True,
         norms=True,
         reduce=Reduce(((8, 4.5e-6), (9, 3.0e-6), (10, 4.7e-6)), 0.07e-6, 0.60, 14e-6),
         step_s=0.5e-3, request_s=5e-6, launch_s=60e-6, front_s=20e-3, routing_s=20e-6, routing=5,

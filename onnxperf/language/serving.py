@@ -16,6 +16,7 @@ from onnxperf.language.pools import Loads, Pools, simulate_pools
 from onnxperf.language.prices import prices
 from onnxperf.language.service import Price, Server, simulate, together
 from onnxperf.language.steps import Seconds, Steps
+from onnxperf.running.pipeline import find
 
 PERCENTILES = (50, 90, 99)
 #: What is told of requests, in seconds, by the names of `Served`.
@@ -178,7 +179,8 @@ def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
 
     The cache is taken to be in pages, as vLLM's is: a token takes its bytes wherever there is room.
     """
-    each, d = max(each * steps.copies, 1), steps.draft
+    each, d, e = max(each * steps.copies, 1), steps.draft, steps.engine
+    reserved = e.reserved(find(steps.gpu)[0], steps.plan.gpus // steps.groups) if e.apart else 0
     prompt, step = (1, budget, 0 if budget > 1 else 1), (running, steps.width, 1)
     if d is None:
         runs, whole = [(steps, prompt, each, 0), (steps, step, each, 0)], each
@@ -191,7 +193,10 @@ def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
     for model, run, held, beside in runs:
         m = model.at(*run).memory
         caches = run[0] * held * (model.room or (model.longest if model.copies == 1 else 1))
-        rooms.append(model.engine.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + caches - beside)
+        if e.apart:
+            rooms.append(m.capacity_bytes - reserved - m.context_bytes - m.weights_bytes - beside)
+        else:
+            rooms.append(e.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + caches - beside)
     if min(rooms) <= 0:
         raise UsageError("weights and activations alone don't fit into GPU memory")
-    return int(steps.engine.cache * min(rooms) // whole)
+    return int(e.cache * min(rooms) // whole)

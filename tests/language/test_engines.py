@@ -55,9 +55,24 @@ def test_every_engine_is_offered_and_the_usual_one_adds_nothing() -> None:
 
 
 def test_budgets_follow_the_memory_of_a_card() -> None:
-    """vLLM and SGLang give a server 8192 new tokens an iteration on an H100 and 2048 on an L4."""
-    for name in ("vllm", "sglang"):
-        assert [ENGINES[name].tokens(find(gpu)[0]) for gpu in ("h100", "l4")] == [8192, 2048]
+    """vLLM gives a server 8192 new tokens an iteration from 70 GiB on, but on an A100; SGLang has five steps."""
+    cards = ("h100", "a100-sxm-80gb", "l4")
+    assert [ENGINES["vllm"].tokens(find(gpu)[0]) for gpu in cards] == [8192, 2048, 2048]
+    cards = ("l4", "l40s", "h100", "h200", "b200-sxm")
+    assert [ENGINES["sglang"].tokens(find(gpu)[0]) for gpu in cards] == [2048, 4096, 8192, 8192, 16384]
+    assert ENGINES["trtllm"].tokens(find("l4")[0]) == 8192
+
+
+def test_sglang_sets_memory_apart() -> None:
+    """On an H100 of 81,559 MiB 13,440, which is its mem_fraction_static of .835 there; on four cards 512 requests."""
+    h100 = find("h100-sxm")[0]
+    assert ENGINES["sglang"].reserved(h100, 1) == (512 + 12288 + 512 + 128) * 2**20
+    assert ENGINES["sglang"].reserved(h100, 4) == (512 + 12288 + 1024 + 512) * 2**20
+    assert (
+        ENGINES["sglang"].reserved(find("a100-sxm-80gb")[0], 1)
+        >= 10 * 2**30
+        > ENGINES["sglang"].reserved(find("l4")[0], 1)
+    )
 
 
 def test_an_all_reduce_takes_one_stage_or_two() -> None:
