@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import log
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +15,7 @@ from onnxperf.lab.served.rows import Served, predicted, rows
 from onnxperf.language.serving import Service
 
 NAMES = ("model", "card", "engine", "#GPUs", "#rows", "#TPOT", "#bias", "#inside", "#TTFT", "#bias ")
+WIDTHS = ("kind", "left out", "#groups", "#all", "#others", "#inside", "#least")
 Pair = tuple[Served, Service]
 
 
@@ -30,8 +32,49 @@ def line(about: Sequence[str], pairs: Sequence[Pair]) -> tuple[str, ...]:
     return tuple(cells)
 
 
+GROUPS: dict[str, Callable[[Served], str]] = {"model": lambda r: r.setup.model, "card": lambda r: r.setup.gpu}
+HELD = 0.8  # share of rows that a range should hold
+
+
+def width(groups: Sequence[Sequence[float]]) -> float:
+    """The absolute logarithm of errors that HELD of them are within, each group of rows counting alike: what a row of
+    one group more, which nobody has seen, is within as often.
+    """
+    each = sorted((miss, 1 / len(group) / len(groups)) for group in groups for miss in group)
+    below = 0.0
+    for miss, weight in each:
+        below += weight
+        if below >= HELD - 1e-9:
+            return miss
+    return each[-1][0]
+
+
+def left_out(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
+    """For models and for cards: how many there are, the width of all, and for each left out in turn the width of the
+    others: the mean, and the share of the left out's rows that are within, in the mean and the least.
+    """
+    lines = list[tuple[str, ...]]()
+    for what, of in GROUPS.items():
+        groups = defaultdict[str, list[float]](list)
+        for row, service in pairs:
+            groups[of(row)].append(abs(log(service.times["time_per_output_token"].mean.seconds / row.token_s)))
+        if len(groups) < 2:
+            continue
+        widths = {g: width([x for h, x in groups.items() if h != g]) for g in groups}
+        shares = [sum(miss <= widths[g] for miss in x) / len(x) for g, x in groups.items()]
+        mean = sum(widths.values()) / len(widths)
+        figures = (
+            f"{width([*groups.values()]):.2f}",
+            f"{mean:.2f}",
+            f"{sum(shares) / len(shares):.0%}",
+            f"{min(shares):.0%}",
+        )
+        lines.append((what, str(len(groups)), *figures))
+    return lines
+
+
 def main() -> None:
-    """Print errors by model, card, engine and number of GPUs."""
+    """Print errors by model, card, engine and number of GPUs, and widths of ranges with models and cards left out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--engine", default="")
@@ -52,9 +95,17 @@ def main() -> None:
     for what in (False, True):
         if of := [p for p in pairs if p[0].setup.experts is what]:
             lines.append(line(("all with experts" if what else "all dense", "", "", ""), of))
+    ranges = [
+        (kind, *cells)
+        for kind, experts in (("dense", False), ("experts", True))
+        for cells in left_out([p for p in pairs if p[0].setup.experts is experts])
+    ]
     put(
         console(),
-        [Sheet("median errors of time per output token (TPOT) and to the first token (TTFT)", NAMES, tuple(lines))],
+        [
+            Sheet("median errors of time per output token (TPOT) and to the first token (TTFT)", NAMES, tuple(lines)),
+            Sheet("widths of ranges of TPOT, as logarithms, that hold 80% of rows", WIDTHS, tuple(ranges)),
+        ],
     )
     put_notes(console(), [f"{n} rows: {reason}" for reason, n in {**refused, **why}.items()])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ COLUMNS = (
     "tp_size", "pp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms",
 )  # fmt: skip
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200-sxm"}
+#: Of a row's name: the requests that there are at all times, and the GPUs. Columns have the requests of one GPU where
+#: attention is divided by requests, and where experts are divided as well as tensors the GPUs times themselves.
+NAMED = re.compile(r"_c(\d+)(?:_|$)"), re.compile(r"_tp(\d+)(?:_|$)")
 MOST_GPUS = 8
 
 
@@ -87,13 +91,14 @@ def _served(r: Record) -> Served:
     fp8 = r["precision"] == "fp8" and not stored
     blocks = fp8 and r["gemm_quant_mode"] == "fp8_block"
     experts = number(r, "moe_tp_size") * number(r, "moe_ep_size")
-    gpus = min(int(max(number(r, "tp_size"), experts if experts > 0 else 0)), MOST_GPUS)
+    requests, gpus = (int(m[1]) if (m := name.search(r["id"])) else 0 for name in NAMED)
+    gpus = min(gpus or int(max(number(r, "tp_size"), experts if experts > 0 else 0)), MOST_GPUS)
     setup = Setup(
         r["model_path"], GPUS[r["system"]], r["backend"], gpus, "fp8" if fp8 and not blocks else "keep", blocks
     )
-    prompt, output, concurrency = (int(number(r, key)) for key in ("isl", "osl", "batch_size"))
+    prompt, output, batch = (int(number(r, key)) for key in ("isl", "osl", "batch_size"))
     first_s, token_s = (number(r, f"silicon_{key}_ms") / 1e3 for key in ("ttft", "tpot"))
-    return Served(setup, prompt, output, concurrency, first_s, token_s, r["id"])
+    return Served(setup, prompt, output, requests or batch, first_s, token_s, r["id"])
 
 
 def predicted(measured: Iterable[Served], tell: Progress | None = None) -> Iterator[tuple[Served, Service | str]]:

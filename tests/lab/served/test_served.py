@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from onnxperf.export.decoder_config import config_of
-from onnxperf.lab.served.__main__ import line
+from onnxperf.lab.served.__main__ import line, width
 from onnxperf.lab.served.rows import COLUMNS, FILE, configurations, predicted, rows
 from onnxperf.language.serving import Service
 
@@ -38,6 +38,22 @@ def test_rows_and_what_is_not_taken(tmp_path: Path) -> None:
     assert (one.setup.gpus, one.setup.precision, one.setup.blocks) == (2, "fp8", False) and not one.setup.experts
     assert (blocks.setup.precision, blocks.setup.blocks) == ("keep", True)
     assert sum(why.values()) == 3
+
+
+def test_names_of_rows_say_how_many_requests_and_gpus_there_are(tmp_path: Path) -> None:
+    """Columns have the batch of each group of attention, or tp times ep."""
+    divided = {"id": "r1_agg_8192x1024_c256_tp8_ep8_7", "tp_size": "1", "moe_tp_size": "8", "moe_ep_size": "8"}
+    squared = {"id": "oss_agg_1024x1024_c16_tp4_0_ep4_0_9", "tp_size": "16", "batch_size": "16"}
+    unnamed = {"id": "r1_agg_8192x1024_c32_cfg81", "tp_size": "8", "batch_size": "32"}
+    some, _ = rows(table(tmp_path, divided, squared, unnamed))
+    assert [(r.concurrency, r.setup.gpus) for r in some] == [(256, 8), (16, 4), (32, 8)]
+
+
+def test_ranges_hold_rows_of_a_group_that_nobody_has_seen() -> None:
+    """Groups count alike: of four rows of one and one of another, the one counts for half."""
+    assert width([[0.1, 0.2, 0.3, 0.4], [0.9]]) == 0.9
+    assert width([[0.1, 0.2, 0.3, 0.4, 0.5]]) == 0.4
+    assert width([[0.1] * 9 + [0.2], [0.1] * 7 + [0.3] * 3]) == 0.1
 
 
 def test_a_row_is_predicted_as_llm_answers(tmp_path: Path) -> None:
