@@ -25,9 +25,9 @@ COLUMNS = (
     "tp_size", "pp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms", "silicon_tpot_ms",
 )  # fmt: skip
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm", "b200_sxm": "b200-sxm"}
-#: Of a row's name: the requests that there are at all times, and the GPUs. Columns have the requests of one GPU where
-#: attention is divided by requests, and where experts are divided as well as tensors the GPUs times themselves.
-NAMED = re.compile(r"_c(\d+)(?:_|$)"), re.compile(r"_tp(\d+)(?:_|$)")
+#: Of a row's name: the requests that there are at all times, and the GPUs where it also says how experts are divided.
+#: Columns have the requests of one GPU where attention is divided by requests, and tp times ep for the GPUs.
+NAMED = re.compile(r"_c(\d+)(?:_|$)"), re.compile(r"_tp(\d+)(?:_0)?_ep\d")
 MOST_GPUS = 8
 
 
