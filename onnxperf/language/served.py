@@ -22,8 +22,8 @@ PRODUCT, NORM, ALL_REDUCE = "MatMul", "SimplifiedLayerNormalization", "nccl::All
 EXPERTS = ("com.microsoft::MoE", "com.microsoft::QMoE")
 ACTIVATIONS = ("com.microsoft::QuickGelu", "com.microsoft::FastGelu")
 #: Of the logarithm of the time per output token, with experts or without: what 80% of open served rows are within where
-#: each model, or each card, counts alike, so that one nobody has seen is within as often (433 rows of 4 dense models, 487 of 6
-#: of experts, on H100 and H200; `python -m onnxperf.lab.served`).
+#: each model, or each card, counts alike, so that one nobody has seen is within as often (433 rows of 4 dense models,
+#: 487 of 6 of experts, on H100 and H200; `python -m onnxperf.lab.served`).
 ERRORS = {False: 0.43, True: 0.28}
 LONGEST_HEAD = 512  # elements of a head that is normed, at most
 
