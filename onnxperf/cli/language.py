@@ -48,8 +48,8 @@ def llm(
     TTFT is the prefill of the prompt or of its chunks. TPOT is a decode step of one token, predicted for the shortest,
     middle and longest context and interpolated between. Whole generations are not validated. Of single runs, 12 were
     measured by others: Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to 3840). With the
-    graph of its config.json the mean error is 3% for decode steps, at most 5%, and 9% for prefill, at most 14%; all are
-    inside their intervals.
+    graph of its config.json the mean error is 2% for decode steps, at most 3%, and 7% for prefill, at most 15%; nine
+    are inside their intervals.
 
     With --qps a server with continuous batching is simulated: requests arrive at random, up to the largest --batch run
     concurrently, and each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by

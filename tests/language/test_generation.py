@@ -260,7 +260,7 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     own, _ = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)
     own, rows = own.made_for(4096), measured()
     found = [(own.seconds(4, new, total - new), seconds, new) for new, total, seconds in rows]
-    assert sum(s.low_seconds < seconds < s.high_seconds for s, seconds, _ in found) == 10
+    assert sum(s.low_seconds < seconds < s.high_seconds for s, seconds, _ in found) == 9
     page = (ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8").splitlines()
     lines = [
         f"| {new} | {total} | {1e3 * m:.1f} | {1e3 * own.seconds(4, new, total - new).seconds:.1f} |"
@@ -269,8 +269,8 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
     assert sorted(line.rpartition(" | ")[0] + " |" for line in page if line[:3].strip("| ").isdigit()) == sorted(lines)
     errors = {k: [abs(s.seconds / m - 1) for s, m, new in found if (new > 1) == k] for k in (True, False)}
     assert len(errors[True]) == len(errors[False]) == 6
-    assert [round(100 * np.mean(errors[k])) for k in (False, True)] == [2, 9]
-    assert [round(100 * max(errors[k])) for k in (False, True)] == [3, 13]
+    assert [round(100 * np.mean(errors[k])) for k in (False, True)] == [2, 7]
+    assert [round(100 * max(errors[k])) for k in (False, True)] == [3, 15]
 
 
 @pytest.mark.parametrize(
