@@ -1,7 +1,7 @@
 """Kernels whose rows are channels or columns: cuDNN's batch norm in training, and PyTorch's sums over all rows.
 
 Shapes: n works on g cards are [n, g]. Grids, and what a block holds, are those of kernels of training steps on an H200;
-forms: derive/training.md.
+forms: derive/hopper.md.
 """
 
 from __future__ import annotations
