@@ -30,6 +30,7 @@ from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
 from onnxperf.running.pipeline import Gpu, each
 
+SCHEMA_VERSION = 1
 PLANS = ("", "tp=2", "tp=4", "tp=8")
 NEAR = 0.9  # of the number of instances that a search by halves gives: from there on each is tried
 FORMULAS = "drafts and prefix caches are formulas on the same runs, not measured: see onnxperf llm --help"
@@ -107,7 +108,7 @@ class LanguageRecommendation(Document):
         asked = plain(self, "model", "engine", "precision", "weights", "cache")
         limits = {f"max_{TOKEN}_seconds": self.pace.token_s, f"max_{FIRST}_seconds": self.pace.first_s}
         return {
-            **asked, "prompt_lengths": self.prompts, "output_lengths": self.outputs,
+            "schema_version": SCHEMA_VERSION, **asked, "prompt_lengths": self.prompts, "output_lengths": self.outputs,
             **plain(self, "cached", "draft", "running", "qps"), **limits, **plain(self.pace, "percentile"),
             **plain(self, "plans"),
             "others": [{"gpu": gpu, "parallel": plan, "why": why} for gpu, plan, why in self.others],

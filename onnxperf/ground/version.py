@@ -1,3 +1,3 @@
-"""The version, which pyproject.toml reads as well."""
+"""The version. pyproject.toml reads it here; tests/test_release.py checks every page that names it."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
