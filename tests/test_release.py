@@ -26,6 +26,8 @@ HEADINGS = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
 RELEASES = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)$", CHANGELOG, re.MULTILINE)
 
 
+#: How a page names a version that a user copies: of the hook, of the action, of the package.
+COPIED = r"rev: v?([\w.]+)|/onnxperf@v?([\w.]+)|onnxperf(?:\[[\w,]+\])?==([\w.]+)"
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text("utf-8")) for path in (ROOT / ".github/workflows").glob("*.yml")}
 ON = True  # the key `on`, as YAML 1.1 reads it
 BASH = shutil.which("bash")
@@ -36,6 +38,16 @@ def test_the_version_is_in_one_file() -> None:
     assert PROJECT["dynamic"] == ["version"] and "version" not in PROJECT
     code = [path for folder in ("gpu_specs", "op_models", "onnxperf") for path in (ROOT / folder).rglob("*.py")]
     assert [path.name for path in code if f'"{VERSION}"' in path.read_text(encoding="utf-8")] == ["version.py"]
+
+
+def test_examples_to_copy_name_this_version() -> None:
+    pages = [*ROOT.glob("*.md"), *(page for folder in ("docs", "samples") for page in (ROOT / folder).rglob("*.md"))]
+    named = {
+        p.relative_to(ROOT).as_posix(): set().union(*re.findall(COPIED, p.read_text(encoding="utf-8"))) - {""}
+        for p in pages
+    }
+    assert named["README.md"] == {VERSION}
+    assert not {name: versions for name, versions in named.items() if versions - {VERSION}}
 
 
 def test_the_changelog_begins_with_this_version() -> None:
