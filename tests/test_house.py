@@ -27,6 +27,7 @@ from onnxperf.passes.training import STATES
 from onnxperf.running import memory, terms
 from onnxperf.views import choices
 from tests.conftest import SLOW, TESTS
+from tests.each import each
 
 ROOT = Path(__file__).parents[1]
 BUILDINGS = ("gpu_specs", "op_models", "onnxperf")
@@ -79,7 +80,7 @@ def room(dotted: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] in ROOMS else ""
 
 
-@pytest.mark.parametrize("file", FILES)
+@each(FILES)
 def test_imports_go_one_way(file: str) -> None:
     building = file.partition("/")[0]
     found = list(imports(tree(file)))
@@ -109,7 +110,7 @@ def test_no_files_import_each_other() -> None:
     assert not [circle for circle in nx.strongly_connected_components(arrows) if len(circle) > 1]
 
 
-@pytest.mark.parametrize("file", FILES)
+@each(FILES)
 def test_nothing_runs_what_a_file_says(file: str) -> None:
     assert not {name.partition(".")[0] for name in imports(tree(file))} & BANNED
     for node in ast.walk(tree(file)):
@@ -152,13 +153,13 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 NO_NOUNS = {"found", "own", "given", "made", "known", "it"}
 
 
-@pytest.mark.parametrize("file", FILES)
+@each(FILES)
 def test_names_are_nouns(file: str) -> None:
     functions = (n for n in ast.walk(tree(file)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
     assert not NO_NOUNS.intersection(name for f in functions for name in local_names(f))
 
 
-@pytest.mark.parametrize("file", FILES)
+@each(FILES)
 def test_functions_stay_small(file: str) -> None:
     functions = [n for n in ast.walk(tree(file)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     counts = {f.name: len(set(local_names(f))) for f in functions}

@@ -6,6 +6,7 @@ import pytest
 
 from gpu_specs import PIPES, ids, load
 from gpu_specs.card_file import PCIE_PAYLOAD, PCIE_LANE_Bps
+from tests.each import each
 
 # dense tensor operations of one SM in one cycle, accumulating in fp32, by compute capability
 GA100 = {"tf32": 1024, "fp16": 2048, "bf16": 2048, "int8": 4096, "int4": 8192}
@@ -67,7 +68,7 @@ MISSING = {
 }
 C2C_GBps = {"gh200": 450, "gb200": 225, "gb300": 225}
 
-each_card = pytest.mark.parametrize("card", [load(id) for id in ids()], ids=lambda card: card.id)
+each_card = each([load(id) for id in ids()], name=lambda card: card.id)
 near = pytest.approx
 
 
