@@ -10,7 +10,7 @@ import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,10 @@ import onnxperf
 from onnxperf.export import source
 from onnxperf.ground.errors import ModelError, UsageError
 from tests.estimating import predict_on
+from tests.later import later
 
-tf = pytest.importorskip("tensorflow")
-keras = pytest.importorskip("keras")
-tf2onnx = pytest.importorskip("tf2onnx")
-layers = keras.layers
+tf, keras, layers, tf2onnx = (later(name) for name in ("tensorflow", "keras", "keras.layers", "tf2onnx"))
+models = later("tests.export.tf_models")
 SAMPLES = Path(onnxperf.__file__).parents[1] / "samples"
 X = np.zeros((2, 8), np.float32)
 APPLICATIONS = {
@@ -81,50 +80,6 @@ def mlp(*more: Any) -> Any:
     )
 
 
-class Branches(keras.Model):
-    """A subclassed model with two inputs, one of which it can do without, and a layer that training changes."""
-
-    def __init__(self) -> None:
-        super().__init__(name="branches")
-        self.dense, self.norm = layers.Dense(16), layers.BatchNormalization()
-
-    def call(self, x: Any, y: Any = None, training: bool = False) -> Any:
-        if training:
-            raise RuntimeError("called for training")
-        x = self.norm(self.dense(x), training=training)
-        return x if y is None else {"sum": x + self.dense(y)}
-
-
-@tf.function
-def product(q: Any, table: Any = None) -> Any:
-    return tf.nn.softmax(q @ tf.ones((8, 8)))
-
-
-class Lookup(tf.Module):
-    """A loop that reads rows of a variable."""
-
-    def __init__(self) -> None:
-        super().__init__(name="lookup")
-        self.table = tf.Variable(np.ones((1000, 32), np.float32))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 16), tf.int32, name="ids")])
-    def __call__(self, ids: Any) -> Any:
-        state = tf.zeros((tf.shape(ids)[0], 32))
-        for i in tf.range(16):
-            state = tf.tanh(state + tf.gather(self.table, ids[:, i]))
-        return {"state": state}
-
-
-class Table(tf.Module):
-    def __init__(self) -> None:
-        super().__init__(name="table")
-        self.w = tf.Variable(np.ones((128, 256), np.float32))
-
-    @tf.function(input_signature=[tf.TensorSpec((None, 128), name="q")])
-    def __call__(self, q: Any) -> Any:
-        return {"scores": q @ self.w}
-
-
 # the same prediction as with weights
 
 
@@ -167,26 +122,28 @@ def test_functions_that_are_compiled_are_opened() -> None:
     assert [n.op_type for n in proto(outer).graph.node] == ["MatMul", "Relu", "Add"]
 
 
-LSTM = partial(layers.LSTM, 64)
+def lstm(**how: Any) -> Any:
+    return layers.LSTM(64, **how)
+
+
 RECURRENT = {
-    "the last step": LSTM(),
-    "every step": LSTM(return_sequences=True),
-    "backwards": LSTM(go_backwards=True),
-    "without a bias": LSTM(use_bias=False),
-    "both directions": layers.Bidirectional(LSTM(return_sequences=True)),
-    "their sum": layers.Bidirectional(LSTM(), merge_mode="sum"),
-    "dropout": LSTM(dropout=0.2, recurrent_dropout=0.2),
-    "GRU": layers.GRU(64),
-    "GRU of both directions": layers.Bidirectional(layers.GRU(64)),
-    "GRU with one bias": layers.GRU(64, reset_after=False),
+    "the last step": lstm,
+    "every step": lambda: lstm(return_sequences=True),
+    "backwards": lambda: lstm(go_backwards=True),
+    "without a bias": lambda: lstm(use_bias=False),
+    "both directions": lambda: layers.Bidirectional(lstm(return_sequences=True)),
+    "their sum": lambda: layers.Bidirectional(lstm(), merge_mode="sum"),
+    "dropout": lambda: lstm(dropout=0.2, recurrent_dropout=0.2),
+    "GRU": lambda: layers.GRU(64),
+    "GRU of both directions": lambda: layers.Bidirectional(layers.GRU(64)),
+    "GRU with one bias": lambda: layers.GRU(64, reset_after=False),
 }
 
 
 @pytest.mark.parametrize("case", RECURRENT)
 def test_recurrent_layers(case: str) -> None:
     """As tf2onnx makes them with all weights and an open batch; what stays a loop runs as often as there are steps."""
-    layer = type(RECURRENT[case]).from_config(RECURRENT[case].get_config())
-    model = keras.Sequential([keras.Input((16, 32)), layer, layers.Dense(3)])
+    model = keras.Sequential([keras.Input((16, 32)), RECURRENT[case](), layers.Dense(3)])
     distinct(model)
     found = proto(model)
     recurrent = "GRU" not in case and case != "dropout"
@@ -261,9 +218,9 @@ def test_keras_models_keep_their_names_and_nothing_else_changes() -> None:
     assert model.optimizer.iterations == 0
 
 
-@pytest.mark.parametrize("examples", [X, [X], (X,), {"x": X}, tf.zeros((2, 8)), X.astype(np.float64)])
+@pytest.mark.parametrize("examples", [X, [X], (X,), {"x": X}, lambda: tf.zeros((2, 8)), X.astype(np.float64)])
 def test_example_inputs_set_the_batch(examples: Any) -> None:
-    assert inputs(proto(mlp(), examples)) == {"x": [2, 8]}
+    assert inputs(proto(mlp(), examples() if callable(examples) else examples)) == {"x": [2, 8]}
 
 
 @pytest.mark.parametrize("examples", [None, X])
@@ -292,7 +249,7 @@ def test_several_inputs_and_outputs() -> None:
 
 
 def test_a_subclassed_model_runs_for_inference() -> None:
-    model = Branches()
+    model = models.Branches()
     with pytest.raises(UsageError, match="give example_inputs"):
         proto(model)
     assert not model.built
@@ -306,7 +263,7 @@ def test_an_unbuilt_model_is_built_for_its_examples() -> None:
     def sequential() -> Any:
         return keras.Sequential([layers.Dense(16), keras.Sequential([layers.ReLU(), layers.Dense(4)])])
 
-    for make in (Branches, sequential, lambda: layers.Dense(3)):
+    for make in (models.Branches, sequential, lambda: layers.Dense(3)):
         model, called = make(), make()
         with pytest.raises(UsageError, match="give example_inputs"):
             proto(model)
@@ -319,28 +276,28 @@ def test_an_unbuilt_model_is_built_for_its_examples() -> None:
 
 
 def test_functions() -> None:
-    assert inputs(proto(product, X)) == {"q": [2, 8]}
-    assert inputs(proto(product, {"q": X}, open_batch=True)) == {"q": ["batch", 8]}
+    assert inputs(proto(models.product, X)) == {"q": [2, 8]}
+    assert inputs(proto(models.product, {"q": X}, open_batch=True)) == {"q": ["batch", 8]}
     with pytest.raises(UsageError, match="'product' are not declared: give example_inputs"):
-        proto(product)
-    found = proto(Table())
+        proto(models.product)
+    found = proto(models.Table())
     assert (found.graph.name, inputs(found)) == ("table", {"q": [1, 128]})
     assert [(o.name, n.op_type) for o, n in zip(found.graph.output, found.graph.node, strict=True)] == [
         ("scores", "MatMul")
     ]
-    found = proto(product.get_concrete_function(tf.TensorSpec((None, 8))))
+    found = proto(models.product.get_concrete_function(tf.TensorSpec((None, 8))))
     assert (found.graph.name, inputs(found)) == ("product", {"q": [1, 8]})
 
 
 def test_a_saved_model_is_read_without_its_weights(tmp_path: Path) -> None:
-    tf.saved_model.save(Table(), str(tmp_path / "table"))
+    tf.saved_model.save(models.Table(), str(tmp_path / "table"))
     loaded = tf.saved_model.load(str(tmp_path / "table"))
     assert inputs(proto(loaded.signatures["serving_default"])) == {"q": [1, 128]}
     shutil.rmtree(tmp_path / "table" / "variables")
     found = proto(tmp_path / "table", open_batch=True)
     assert (found.graph.name, inputs(found)) == ("table", {"q": ["batch", 128]})
     assert [o.name for o in found.graph.output] == ["scores"]
-    assert kernels(proto(str(tmp_path / "table"))) == kernels(Table())
+    assert kernels(proto(str(tmp_path / "table"))) == kernels(models.Table())
 
 
 def test_what_keras_exports_is_the_same_model(tmp_path: Path) -> None:
@@ -349,13 +306,18 @@ def test_what_keras_exports_is_the_same_model(tmp_path: Path) -> None:
     assert kernels(tmp_path / "served") == kernels(model)
 
 
-@pytest.mark.parametrize(
-    "layer", [LSTM(), layers.Bidirectional(LSTM()), layers.GRU(16), layers.SimpleRNN(80)], ids=lambda x: x.name
-)
-def test_recurrent_layers_of_a_saved_model_are_those_of_the_model(layer: Any, tmp_path: Path) -> None:
+SAVED = {
+    "LSTM": lstm,
+    "both directions": lambda: layers.Bidirectional(lstm()),
+    "GRU": lambda: layers.GRU(16),
+    "plain": lambda: layers.SimpleRNN(80),
+}
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_recurrent_layers_of_a_saved_model_are_those_of_the_model(case: str, tmp_path: Path) -> None:
     """The loop passes on variables; SimpleRNN's is so large that its data is left out."""
-    own = type(layer).from_config(layer.get_config())
-    model = keras.Sequential([keras.Input((16, 8)), own])
+    model = keras.Sequential([keras.Input((16, 8)), SAVED[case]()])
     distinct(model)
     model.export(str(tmp_path / "served"), verbose=False)
     shutil.rmtree(tmp_path / "served" / "variables")
@@ -364,11 +326,11 @@ def test_recurrent_layers_of_a_saved_model_are_those_of_the_model(layer: Any, tm
 
 
 def test_a_loop_that_reads_rows_of_a_variable(tmp_path: Path) -> None:
-    tf.saved_model.save(Lookup(), str(tmp_path / "lookup"))
+    tf.saved_model.save(models.Lookup(), str(tmp_path / "lookup"))
     found = proto(tmp_path / "lookup")
     [loop] = [n for n in found.graph.node if n.op_type == "Loop"]
     assert "Gather" in {n.op_type for n in loop.attribute[0].g.node}
-    assert kernels(found) == kernels(proto(Lookup()))
+    assert kernels(found) == kernels(proto(models.Lookup()))
 
 
 def test_a_keras_file_is_read_without_its_weights(tmp_path: Path) -> None:
