@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import OrderedDict
 from copy import copy
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,36 @@ def pytest_collection_finish() -> None:
         return registry
 
     ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
+
+
+SAMPLES = TESTS.parent / "samples"
+MOST_GRAPHS = 64
+
+
+def infer_samples_once() -> None:
+    """Infer a shipped sample once for all tests of a process that ask for the same sizes: a third of a prediction.
+
+    No graph is ever changed, and the product shares them, too, where a model was read once. Not where a test watches
+    what is read, and not across operators' rules that a test registers.
+    """
+    graph, registered = import_module("onnxperf.graph"), import_module("op_models").registered
+    load, graphs = graph.load, OrderedDict[Any, Any]()
+
+    def shared(model: Any, *, examples: Any = None, **sizes: Any) -> Any:
+        read = import_module("onnxperf.graph.read")
+        path = Path(model).absolute() if isinstance(model, (str, Path)) else TESTS
+        if examples is not None or path.parent != SAMPLES or read.read.__module__ != read.__name__:
+            return load(model, examples=examples, **sizes)
+        given = sorted((name, repr(value)) for name, value in sizes.items() if value is not None)
+        key = (path, *given, registered())
+        if key not in graphs:
+            graphs[key] = load(model, **sizes)
+        graphs.move_to_end(key)
+        if len(graphs) > MOST_GRAPHS:
+            graphs.popitem(last=False)
+        return graphs[key]
+
+    graph.load = shared
+
+
+infer_samples_once()
