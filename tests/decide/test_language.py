@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import cache, partial
-from inspect import signature
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ from onnxperf.decide import recommend_llm as module
 from onnxperf.decide.recommend_llm import LanguageRecommendation, keep
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of
-from onnxperf.language import core, decoding
 from onnxperf.language.arrivals import Traffic
-from onnxperf.language.core import steps_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
 from tests.decide.models import net
 from tests.language.test_generation import SMALL
+from tests.steps_once import runs_are_predicted_once, steps_once
 from tests.test_cli import run
+
+__all__ = ["runs_are_predicted_once"]
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "onnxperf/decide/recommend_llm.schema.json").read_text(encoding="utf-8"))
@@ -38,33 +38,6 @@ ASKED = {**LENGTHS, "requests": 200}
 TARGET: dict[str, Any] = {"qps": 2_000.0, "tpot_ms": 1.0, "ttft_ms": 2.8}
 CARDS = ("l4", "h100")
 RUNNING = 32
-
-
-#: The runs of a configuration on a card, by what asked for them.
-ONCE: dict[str, Any] = {}
-
-
-def steps_once(*arguments: Any, **named: Any) -> Any:
-    """What `steps_of` gives, with the runs that were predicted for another test, or on the other way to an answer: here
-    is tested what is made of runs, and predicting them takes most of the time.
-    """
-    asks = signature(steps_of).bind(*arguments, **named)
-    asks.apply_defaults()
-    model, gpu, asked, *rest = asks.args
-    if model is not None:
-        return steps_of(*arguments, **named)
-    card = gpu_specs.load(gpu) if isinstance(gpu, str) else gpu
-    terms = sorted((name, value) for name, value in asked.terms.items() if value is not None)
-    key = repr((card, terms, asked.dims, asked.shapes, asked.trip_counts, rest))
-    if key not in ONCE:
-        ONCE[key] = steps_of(*arguments, **named)
-    return ONCE[key]
-
-
-@pytest.fixture(autouse=True)
-def runs_are_predicted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "steps_of", steps_once)
-    monkeypatch.setattr(core, "steps_of", steps_once)
 
 
 @cache
