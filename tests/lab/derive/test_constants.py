@@ -35,14 +35,14 @@ from onnxperf.latency.intervals import DISTANCES
 def few_rounds() -> Iterator[None]:
     """Fits stop early: what is asked here holds on the way to the best fit as well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "ROUNDS", 2)
+        patch.setattr(fitting, "ROUNDS", 1)
         yield
 
 
 @pytest.fixture(scope="module")
 def tables() -> list[Table]:
-    """About twenty works of each table of the sample."""
-    return [t.take(np.arange(0, len(t.works), max(1, len(t.works) // 20))) for t in read(SAMPLE)]
+    """About sixteen works of each table of the sample."""
+    return [t.take(np.arange(0, len(t.works), max(1, len(t.works) // 16))) for t in read(SAMPLE)]
 
 
 @pytest.fixture(scope="module")
