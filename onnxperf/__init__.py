@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from onnxperf.views.layer_profile import layer_profile
     from onnxperf.views.llm_html import llm_html
     from onnxperf.views.llm_trace import llm_trace
+    from onnxperf.views.model_explorer import model_explorer
     from onnxperf.views.netron import annotated, netron
     from onnxperf.views.notebook import notebook
     from onnxperf.views.prediction import report
@@ -67,6 +68,7 @@ _OFFERED = {
     "onnxperf.views.layer_profile": ("layer_profile",),
     "onnxperf.views.llm_html": ("llm_html",),
     "onnxperf.views.llm_trace": ("llm_trace",),
+    "onnxperf.views.model_explorer": ("model_explorer",),
     "onnxperf.views.netron": ("annotated", "netron"),
     "onnxperf.views.notebook": ("notebook",),
     "onnxperf.sweeps.core": ("Sweep", "sweep"),
@@ -86,8 +88,8 @@ __all__ = [
     "ModelError", "Move", "Operator", "Pointwise", "Prediction", "Recommendation", "Recurrent", "Rows",
     "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
     "annotated", "check", "compare", "compare_llm", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
-    "llm", "llm_html", "llm_trace", "load", "netron", "notebook", "op", "plot", "predict", "recommend",
-    "recommend_llm", "report", "sweep", "text", "trace", "whatif", "work",
+    "llm", "llm_html", "llm_trace", "load", "model_explorer", "netron", "notebook", "op", "plot", "predict",
+    "recommend", "recommend_llm", "report", "sweep", "text", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

@@ -224,7 +224,10 @@ WRITERS = [
 ]  # fmt: skip
 
 
-VIEWS = [(("predict", RESNET, "--gpu", "l4"), f"--{view}") for view in ("trace", "netron", "profile", "plot")]
+VIEWS = [
+    (("predict", RESNET, "--gpu", "l4"), f"--{view}")
+    for view in ("trace", "netron", "model-explorer", "profile", "plot")
+]
 MODELS = [
     (("strip", RESNET), "-o"), (("calibrate",), "-o"), (("calibrate", "--host-only"), "-o"),
     (("calibrate",), "--json"), (("validate",), "--json"), (("measure", RESNET), "--json"),

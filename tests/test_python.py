@@ -219,7 +219,7 @@ def test_every_option_of_a_prediction_has_an_argument() -> None:
 
     arguments = inspect.signature(onnxperf.predict).parameters
     others = {"json", "html", "top", "detail", "by-module", "max-latency", "max-memory", "debug", "runtime-version"}
-    others |= {"trace", "netron", "profile", "plot"}
+    others |= {"trace", "netron", "model-explorer", "profile", "plot"}
     for option in (o for p in predict.params for o in p.opts if o.startswith("--")):
         with pytest.raises(UsageError) as error, speaking_of_arguments():
             raise UsageError(f"leave {option} out")

@@ -205,6 +205,14 @@ class Prediction(Document):
         """What each node costs, JSON that Netron opens beside the model; with a path also written there."""
         return written(DOOR["netron"](self), path)
 
+    def to_model_explorer(
+        self, model: str | os.PathLike[str] | bytes | ModelProto, value: str = "time", path: Path | None = None
+    ) -> str:
+        """What each node of the predicted model costs, JSON that Google's Model Explorer opens as custom node data;
+        with a path also written there. value: time, flops, bytes or bound_by: such data have one for each node.
+        """
+        return written(DOOR["model_explorer"](self, model, value), path)
+
     def annotated(self, model: str | os.PathLike[str] | bytes | ModelProto) -> bytes:
         """What `--netron FILE.onnx` writes: a copy of the predicted model with each node's cost in its metadata.
 

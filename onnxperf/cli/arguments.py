@@ -281,6 +281,8 @@ VIEWS = (
                  help="Write a timeline for ui.perfetto.dev, with the fields of ONNX Runtime's profiles."),
     click.option("--netron", "netron_to", metavar="FILE.json|.onnx",
                  help="Write the time of each node for Netron; .onnx: into a copy of the model."),
+    click.option("--model-explorer", "model_explorer_to", metavar="FILE.json",
+                 help="Write the time of each node for Model Explorer; beside it FILE.flops.json and others."),
     click.option("--profile", "profile_to", metavar="FILE.json", help="Write layers as trtexec --exportProfile does."),
     click.option("--plot", "plot_to", metavar="FILE.png|.svg", help="Plot the roofline."),
 )  # fmt: skip

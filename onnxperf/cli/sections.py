@@ -25,7 +25,7 @@ SECTIONS = {
     "Limits": ("max_latency", "max_memory", "fail_above"),
     "Output": (
         "json_to", "html_to", "out", "markdown", "detail", "top", "depth", "first_run", "plot_to", "trace_to",
-        "netron_to", "profile_to", "debug", "help",
+        "netron_to", "model_explorer_to", "profile_to", "debug", "help",
     ),
 }  # fmt: skip
 FEW = 16  # options that need no sections

@@ -147,9 +147,13 @@ def _ordered(
         yield nodes[i], label
 
 
-def labelled(graph: GraphProto) -> Iterator[tuple[NodeProto, str]]:
-    """The nodes of a model's graph, without those in bodies of others, each with the name that its operator has."""
-    return _ordered(graph, None, set(), Captures())
+def labelled(
+    graph: GraphProto, taken: set[str] | None = None, captures: Captures | None = None, prefix: str = ""
+) -> Iterator[tuple[NodeProto, str]]:
+    """The nodes of a model's graph, without those in bodies of others, each with the name that its operator has. Of a
+    body: the labels of nodes before it, which get those of its own, and what its labels begin with.
+    """
+    return _ordered(graph, None, set() if taken is None else taken, captures or Captures(), prefix)
 
 
 def _sorted(nodes: Sequence[NodeProto], needs: Sequence[Sequence[int]]) -> list[int]:

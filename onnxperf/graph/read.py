@@ -29,17 +29,7 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
 
     Raises UsageError where there is no such file, ModelError where its content can't be used.
     """
-    folder = None
-    if isinstance(model, ModelProto):
-        proto, name = model, model.graph.name or "model"
-    elif isinstance(model, bytes):
-        proto, name = _parse(model, "the bytes given"), "model"
-    elif isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        proto, name, folder = _parse(_bytes(path), str(path)), path.name, path.parent
-    else:
-        kinds = "a path, bytes, an onnx.ModelProto, or a model (no class) of PyTorch, Keras or TensorFlow"
-        raise UsageError(f"can't predict an object of type {type(model).__name__}: give {kinds}")
+    proto, name, folder = parsed(model)
     _check_versions(proto, name)
     graphs, nodes = contents(proto)
     tensors = stored_tensors(graphs, nodes)
@@ -58,6 +48,19 @@ def read(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto
     if not proto.graph.output:
         raise ModelError(f"{name}: the graph has no outputs, so nothing in it would run")
     return proto, name, folder
+
+
+def parsed(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str, Path | None]:
+    """The same, as it stands in the file: with its functions, and not checked."""
+    if isinstance(model, ModelProto):
+        return model, model.graph.name or "model", None
+    if isinstance(model, bytes):
+        return _parse(model, "the bytes given"), "model", None
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        return _parse(_bytes(path), str(path)), path.name, path.parent
+    kinds = "a path, bytes, an onnx.ModelProto, or a model (no class) of PyTorch, Keras or TensorFlow"
+    raise UsageError(f"can't predict an object of type {type(model).__name__}: give {kinds}")
 
 
 def external_files(path: str | os.PathLike[str]) -> list[Path]:

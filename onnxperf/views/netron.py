@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,15 @@ SIGNATURE = "netron:attachment"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a node: seconds of the kernels that stand at it, and what bounds the longest of them; or, with 0 seconds, the
-    node that its kernel stands at.
+    """Of a node: seconds, FLOPs and bytes read and written of the kernels that stand at it, and what bounds the longest
+    of them; or, with 0 seconds, the node that its kernel stands at. What the CPU computes counts no FLOPs and bytes.
     """
 
     seconds: float
     bound: str = ""
     fused_into: str = ""
+    flops: int = 0
+    nbytes: int = 0
 
 
 def netron(p: Prediction) -> str:
@@ -76,18 +78,23 @@ def _keyed(said: dict[str, str]) -> dict[str, str]:
 
 def costs(p: Prediction) -> dict[str, Cost]:
     """The cost of each node that takes time, or is part of a kernel, by name."""
-    parts: dict[str, list[tuple[float, str]]] = {}
+    parts: dict[str, list[Cost]] = {}
     fused: dict[str, str] = {}
-    done = [(k.nodes, k.seconds, k.bound_by) for k in p.kernels] + [
-        (o.nodes, o.seconds, "cpu") for o in p.cpu_operators
-    ]
-    for nodes, seconds, bound in done:
+    done = [(k.nodes, Cost(k.seconds, k.bound_by, "", k.flops, k.bytes_read + k.bytes_written)) for k in p.kernels]
+    for nodes, cost in done + [(o.nodes, Cost(o.seconds, "cpu")) for o in p.cpu_operators]:
         for node in nodes[:1]:
-            parts.setdefault(node, []).append((seconds, bound))
+            parts.setdefault(node, []).append(cost)
         for node in nodes[1:]:
             fused.setdefault(node, nodes[0])
-    costs = {node: Cost(sum(s for s, _ in shares), max(shares)[1]) for node, shares in parts.items()}
-    return {**{node: Cost(0.0, fused_into=into) for node, into in fused.items()}, **costs}
+    return {node: Cost(0.0, fused_into=into) for node, into in fused.items()} | {
+        node: together(costs) for node, costs in parts.items()
+    }
+
+
+def together(costs: Sequence[Cost]) -> Cost:
+    """Several costs at one node."""
+    bound = max((c.seconds, c.bound) for c in costs)[1]
+    return Cost(sum(c.seconds for c in costs), bound, "", sum(c.flops for c in costs), sum(c.nbytes for c in costs))
 
 
 def _of_the_run(p: Prediction) -> Iterator[tuple[str, str]]:
