@@ -42,6 +42,7 @@ OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxper
 #: Of an extra, imported where it is used.
 EXTRA = {
     "answer": {"pandas"},
+    "cli": {"mcp"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
     "ground": {"pandas", "scipy"},
     "lab": {"pyarrow", "torch"},

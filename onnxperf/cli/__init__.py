@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
@@ -31,6 +32,7 @@ _COMMANDS = {
     "decisions": ("gpus", "compare", "recommend", "whatif"),
     "sweeping": ("sweep",),
     "language": ("llm",),
+    "assistant": ("mcp",),
     "models": ("export", "strip"),
     "on_device": ("measure", "validate", "calibrate"),
 }
@@ -75,24 +77,28 @@ def main() -> NoReturn:
     """Run the command line and exit with the code that design and help promise."""
     with suppress(OSError):  # stderr itself may be full
         code = BUG
-        code, sentence = _run()
+        code, sentence = outcome(_run)
         if sentence:
             click.echo(sentence, err=True)
     settle_streams()
     sys.exit(code)
 
 
-def _run() -> tuple[int, str]:
-    """The exit code, and the sentence for people."""
+def _run() -> None:
+    for ending in ENDINGS:  # each ends as Ctrl-C does: what was measured is kept, temporary files are not
+        if signal.getsignal(ending) is signal.SIG_DFL:  # nohup has one ignored
+            signal.signal(ending, signal.default_int_handler)
+    ImportedWhole.install("numpy", "onnx")
+    prepare_streams()
+    gc.set_threshold(50_000, 20, 20)  # a model is many objects that stay, and that Python need not look through
+    cli.main(prog_name="onnxperf", standalone_mode=False)
+    sys.stdout.flush()
+
+
+def outcome(run: Callable[[], None]) -> tuple[int, str]:
+    """The exit code of what is run, and a sentence for people where it fails."""
     try:
-        for ending in ENDINGS:  # each ends as Ctrl-C does: what was measured is kept, temporary files are not
-            if signal.getsignal(ending) is signal.SIG_DFL:  # nohup has one ignored
-                signal.signal(ending, signal.default_int_handler)
-        ImportedWhole.install("numpy", "onnx")
-        prepare_streams()
-        gc.set_threshold(50_000, 20, 20)  # a model is many objects that stay, and that Python need not look through
-        cli.main(prog_name="onnxperf", standalone_mode=False)
-        sys.stdout.flush()
+        run()
     except (BrokenPipeError, SystemExit):  # whoever reads has enough; click and rich then exit by themselves
         return 0, ""
     except click.ClickException as e:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 #: The extra of onnxperf that installs each package.
-EXTRAS = {"distributed": "dask", "matplotlib": "plot", "pyarrow": "parquet", "scipy": "fit"}
+EXTRAS = {"distributed": "dask", "matplotlib": "plot", "mcp": "mcp", "pyarrow": "parquet", "scipy": "fit"}
 
 
 def require(package: str, what: str) -> None:
