@@ -1,5 +1,6 @@
 """Limits inside a pipeline: `onnxperf check`, the hook of pre-commit, the GitHub Action."""
 
+import html
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import onnxperf
 from onnxperf import cli
 from onnxperf.cli import MODULES
 from onnxperf.ground.tables import duration
+from onnxperf.views.pull_request import table
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
@@ -252,20 +255,30 @@ def test_an_option_that_is_the_name_of_a_file_is_refused(
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 
-def run_action(folder: Path, **inputs: str) -> tuple[int, str, str]:
-    """Exit code, output and summary of the action's last step, run as a runner does: in `folder`, under its bash."""
+CHECK, COMMENT = ACTION["runs"]["steps"][1:]
+
+
+def run_step(step: dict[str, Any], folder: Path, more: dict[str, str], **inputs: str) -> tuple[int, str]:
+    """Exit code and output of a step of the action, run as a runner does: in `folder`, under its bash."""
     given = {name: inputs.get(name.replace("-", "_"), about.get("default")) for name, about in ACTION["inputs"].items()}
     assert None not in given.values(), "what is required is given"
-    step = ACTION["runs"]["steps"][-1]
     env = {name: given[text.removeprefix("${{ inputs.").removesuffix(" }}")] for name, text in step["env"].items()}
-    script, summary = folder / "script.sh", folder / "summary.md"
+    (temp := folder / ".temp").mkdir(exist_ok=True)
+    script = temp / "script.sh"
     script.write_text(step["run"], encoding="utf-8")
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
-        env={**os.environ, **env, "ONNXPERF": COMMAND or "", "GITHUB_STEP_SUMMARY": str(summary)},
+        env={**os.environ, **env, "ONNXPERF": COMMAND or "", "RUNNER_TEMP": str(temp), **more},
         capture_output=True, text=True, cwd=folder, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout + done.stderr, summary.read_text(encoding="utf-8") if summary.exists() else ""
+    return done.returncode, done.stdout + done.stderr
+
+
+def run_action(folder: Path, **inputs: str) -> tuple[int, str, str]:
+    """Exit code, output and summary of the step that checks."""
+    summary = folder / ".temp" / "summary.md"
+    code, out = run_step(CHECK, folder, {"GITHUB_STEP_SUMMARY": str(summary)}, **inputs)
+    return code, out, summary.read_text(encoding="utf-8") if summary.exists() else ""
 
 
 @pytest.fixture
@@ -291,12 +304,12 @@ def test_the_action_passes_and_tells_of_every_model(checkout: Path) -> None:
     models, arguments = "exported/**/*.onnx\n*.onnx\n", "--precision fp16\n --cuda-graph\n"
     code, out, summary = run_action(checkout, models=models, gpu="t4", max_latency="1s", arguments=arguments)
     assert code == 0, out
-    shown = [line for line in summary.splitlines() if line.startswith("ok ")]
-    assert [line.split("  ")[-1] for line in shown] == [
-        "exported/a model.onnx", "exported/deep er/$(touch hacked).onnx", "--help.onnx"
-    ]  # fmt: skip
-    assert all(line in out for line in shown)
-    assert summary.startswith("```\n") and summary.endswith("\n```\n")
+    shown = [line for line in summary.splitlines() if line.startswith("| ok ")]
+    assert [html.unescape(line.split(" | ")[1]) for line in shown] == [
+        f"<code>{name}</code>"
+        for name in ("exported/a model.onnx", "exported/deep er/$(touch hacked).onnx", "--help.onnx")
+    ]
+    assert all(line in out for line in shown) and "```" not in summary
 
 
 @pytest.mark.slow
@@ -305,6 +318,7 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
     code, out, summary = run_action(checkout, models="exported/a model.onnx", gpu="t4", max_memory="1MB")
     assert code == 1
     assert "over the limit of 1 MB" in summary and "over the limit of 1 MB" in out
+    assert summary.endswith("\n```\nonnxperf: 1 of 1 models over the limit\n```\n")
 
 
 @pytest.mark.slow
@@ -314,7 +328,10 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
     [
         ({"models": "none/*.onnx", "gpu": "t4", "max_latency": "1s"}, "none/*.onnx"),
         ({"models": "--help.onnx", "gpu": "t4"}, "--max-latency, --max-memory or both"),
-        ({"models": "none.onnx", "gpu": "t4", "max_latency": "1s"}, "none.onnx: no such file"),
+        (
+            {"models": "none.onnx", "gpu": "t4", "max_latency": "1s"},
+            "<code>none.onnx</code> | - | - | <code>no such file</code>",
+        ),
         ({"models": "*.onnx", "gpu": "$(touch hacked)", "max_latency": "1s"}, "unknown gpu '$(touch hacked)'"),
         ({"models": "*.onnx\n$(touch hacked)", "gpu": "t4", "max_latency": "`touch hacked`"}, "is not a duration"),
         ({"models": "*.onnx", "gpu": "t4", "max_latency": "1s", "arguments": "; touch hacked"}, "no such"),
@@ -323,7 +340,7 @@ def test_the_action_fails_where_a_limit_is_exceeded(checkout: Path) -> None:
 def test_inputs_of_the_action_are_data(checkout: Path, inputs: dict[str, str], says: str) -> None:
     code, out, _ = run_action(checkout, **inputs)
     assert code == 2
-    assert says in out
+    assert says in html.unescape(out)
     assert not [p for p in checkout.rglob("*") if p.name == "hacked"]
 
 
@@ -332,4 +349,136 @@ def test_no_input_of_the_action_stands_in_a_script() -> None:
     assert ACTION["runs"]["using"] == "composite"
     assert all("${{" not in step["run"] and step["shell"] == "bash" for step in steps)
     used = {text for step in steps for text in step.get("env", {}).values()}
-    assert used == {f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"]}
+    assert used == {f"${{{{ inputs.{name} }}}}" for name in ACTION["inputs"] if name != "comment"}
+    assert COMMENT["if"] == "${{ !cancelled() && inputs.comment == 'true' }}"
+
+
+HOSTILE = "a`|\\|<img src=x onerror=alert(1)>**b**[c](http://d)@octocat #1 www.e.com ![f](g) _h_ ~~i~~ &lt; \n| j |"
+
+
+def rendered(text: str) -> tuple[set[str], list[list[str]]]:
+    """The tags of a page in Markdown with tables, and the cells of its one table."""
+    from html.parser import HTMLParser
+
+    from markdown_it import MarkdownIt
+
+    tags, cells = set[str](), list[list[str]]()
+
+    class Page(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            tags.add(tag)
+            assert not [name for name, _ in attrs if name != "style"]
+            if tag == "tr":
+                cells.append([])
+            if tag in ("td", "th"):
+                cells[-1].append("")
+
+        def handle_data(self, data: str) -> None:
+            if cells and cells[-1] and data.strip():
+                cells[-1][-1] += data
+
+    Page().feed(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text))
+    return tags, cells
+
+
+def slower(path: Path, times: int) -> None:
+    """A model of so many products."""
+    names = ["x", *(f"y{i}" for i in range(times))]
+    nodes = [helper.make_node("MatMul", [a, "w"], [b], name=f"p{i}") for i, (a, b) in enumerate(pairwise(names))]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [512, 1024]) for n in ("x", names[-1]))
+    graph = helper.make_graph(nodes, "g", [x], [y], [TensorProto(name="w", data_type=1, dims=[1024, 1024])])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), path)
+
+
+@pytest.fixture
+def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pull request: of four models one is slower than in the base branch, one as before, one new, one broken."""
+    for name, before, after in (("slow", 4, 5), ("same", 2, 2), ("new", 0, 1), ("broken", 0, 0)):
+        slower(tmp_path / "m" / f"{name}.onnx", after or 1)
+        if before:
+            slower(tmp_path / "base" / "m" / f"{name}.onnx", before)
+    (tmp_path / "m" / "broken.onnx").write_bytes(b"none")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_models_are_compared_with_those_before(check, request_of: Path) -> None:
+    every = [f"m/{name}.onnx" for name in ("same", "new", "slow")]
+    code, lines, err = check(*every, "--gpu", "t4", "--against", "base", "--fail-above", "5%")
+    assert code == 1 and err == "onnxperf: 1 of 3 models over the limit\n"
+    assert [line.split()[0] for line in lines] == ["ok", "ok", "over"]
+    assert "  +0.0%  " in lines[0] and "  new  " in lines[1] and "slower than before, over the limit of 5%" in lines[2]
+    code, lines, _ = check(*every, "--gpu", "t4", "--against", "base", "--json", "-")
+    same, new, slow = json.loads("\n".join(lines))
+    times = [onnxperf.predict(f"{folder}m/slow.onnx", gpu="t4").seconds for folder in ("base/", "")]
+    assert code == 0 and [slow["before_seconds"], slow["seconds"]] == times
+    assert slow["change"] == times[1] / times[0] - 1 > 0.05 and same["change"] == 0.0
+    assert (new["before"], new["change"], slow["before"]) == (None, None, str(Path("base", "m", "slow.onnx")))
+    code, (line,), _ = check("m/slow.onnx", "--gpu", "t4", "--against", "base/m/same.onnx", "--fail-above", "5%")
+    assert code == 1 and "slower than before" in line
+    assert check("m/slow.onnx", "--gpu", "t4", "--against", "base", "--fail-above", "50%")[0] == 0
+
+
+def test_a_table_in_markdown_has_failures_first(check, request_of: Path) -> None:
+    every = [f"m/{name}.onnx" for name in ("same", "new", "slow", "broken")]
+    code, lines, _ = check(*every, "--gpu", "t4", "--against", "base", "--fail-above", "5%", "--markdown")
+    tags, cells = rendered("\n".join(lines))
+    assert code == 3 and lines[0] == "**2 of 4 predictions not ok**"
+    assert tags == {"p", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert cells[0] == ["verdict", "model", "before", "after", "change", "GPU memory", "why"]
+    assert [row[:2] for row in cells[1:]] == [
+        ["error", "m/broken.onnx"], ["over", "m/slow.onnx"], ["ok", "m/same.onnx"], ["ok", "m/new.onnx"]
+    ]  # fmt: skip
+    assert cells[2][4].startswith("+") and cells[4][2] == "new" and "not an ONNX model" in cells[1][6]
+
+
+def test_names_can_not_act_in_markdown() -> None:
+    line = {"model": HOSTILE, "gpu": HOSTILE, "seconds": 1.0, "process_bytes": 1, "batch": 1, "verdict": "over"}
+    many = [line | {"reason": HOSTILE * 20}, line | {"gpu": "t4", "reason": ""}]
+    text = table(many, False)
+    tags, cells = rendered(text)
+    assert tags == {"p", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert all(len(row) == 6 for row in cells) and cells[1][1] == HOSTILE.replace("\n", "\N{REPLACEMENT CHARACTER}")
+    assert not re.search(r"@|#\d+[^;\d]|://|www\.|<(?!/?code>)|\*\*b", text)
+    assert len(table(many * 500, False)) < 65_536
+
+
+FAKE_GH = """#!/bin/bash
+printf '%s\\n' "$*" >> "$CALLS"
+for word; do case $word in body=@*) cp "${word#body=@}" "$POSTED";; esac; done
+case " $* " in *" --jq "*) cat "$COMMENTS";; esac
+exit ${FAILS:-0}
+"""
+
+
+@pytest.mark.slow
+@needs_bash
+def test_the_action_keeps_one_comment_on_a_pull_request(request_of: Path) -> None:
+    (programs := request_of / "bin").mkdir()
+    (programs / "gh").write_text(FAKE_GH, encoding="utf-8")
+    (programs / "gh").chmod(0o755)
+    files = {name: request_of / name.lower() for name in ("CALLS", "POSTED", "COMMENTS")}
+    files["COMMENTS"].touch()
+    env = {
+        "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "o/r", "GITHUB_REF": "refs/pull/12/merge",
+        "GITHUB_WORKFLOW": "ci", "GITHUB_JOB": "check", **{name: str(path) for name, path in files.items()},
+    }  # fmt: skip
+    asked = {"models": "m/s*.onnx", "gpu": "t4", "base": "base", "arguments": "--fail-above 5%"}
+    code, _, summary = run_action(request_of, **asked)
+    assert code == 1 and "slower than before" in summary
+    assert run_step(COMMENT, request_of, env, **asked) == (0, "")
+    posted = files["POSTED"].read_text(encoding="utf-8")
+    mark, _, text = posted.partition("\n\n")
+    assert re.fullmatch(r"<!-- onnxperf check [0-9]+ -->", mark) and summary.startswith(text)
+    read, post = files["CALLS"].read_text().splitlines()
+    assert "--paginate repos/o/r/issues/12/comments --jq" in read and mark in read and "Bot" in read
+    assert post.startswith("api --silent --method POST repos/o/r/issues/12/comments ")
+    files["COMMENTS"].write_text("77\n78\n")
+    assert run_step(COMMENT, request_of, env, **asked)[0] == 0
+    assert "--method PATCH repos/o/r/issues/comments/77 " in files["CALLS"].read_text().splitlines()[-1]
+    code, out = run_step(COMMENT, request_of, env | {"FAILS": "1"}, **asked)
+    assert code == 0 and "::warning::" in out
+    count = len(files["CALLS"].read_text().splitlines())
+    code, out = run_step(COMMENT, request_of, env | {"GITHUB_REF": "refs/heads/main"}, **asked)
+    assert code == 0 and "no pull request" in out and len(files["CALLS"].read_text().splitlines()) == count
