@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from onnxperf.cli.arguments import debug
-from onnxperf.cli.sections import SECTIONS
+from onnxperf.cli.sections import SECTIONS, command
 from onnxperf.ground.errors import LimitExceeded, UsageError, printable
 from onnxperf.ground.modules import require
 from onnxperf.ground.version import VERSION
@@ -52,7 +52,7 @@ OUTPUT = {*SECTIONS["Output"], "as_json"} - {"first_run"}
 Schema = dict[str, Any]
 
 
-@click.command()
+@command()
 @click.option("--skill", is_flag=True, help="Print SKILL.md, which tells an assistant when and how to ask.")
 @debug
 def mcp(skill: bool) -> None:
@@ -109,7 +109,7 @@ def server() -> Server[Any]:
 
 
 def tool(name: str) -> click.Command:
-    """The command of a tool; UsageError where there is none."""
+    """The command of a tool. Raises UsageError where there is none."""
     if name not in TOOLS:
         raise UsageError(f"unknown tool {name!r:.60}: it is one of {', '.join(TOOLS)}")
     command: click.Command = getattr(import_module(f"onnxperf.cli.{TOOLS[name]}"), name)

@@ -78,7 +78,7 @@ def check(
         for (card, n), answer, old in zip(cases, answers(model), then, strict=True):
             lines.append(_line(model, card, n, answer, limits))
             if against is not None:
-                lines[-1] = _compared(lines[-1], before.get(model), old, fail_above or math.inf)
+                lines[-1] = _compared(lines[-1], answer, before.get(model), old, fail_above or math.inf)
             if isinstance(answer, Error):
                 unusable.append(answer)
             elif lines[-1]["verdict"] == "over":
@@ -176,17 +176,23 @@ def _line(model: str, gpu: str, batch: int | None, answer: Prediction | Error, l
     return line | figures | {"reason": why, "verdict": "over" if why else "ok"}
 
 
-def _compared(line: dict[str, Any], path: str | None, old: Prediction | Error | None, share: float) -> dict[str, Any]:
+def _compared(
+    line: dict[str, Any], answer: Prediction | Error, path: str | None, old: Prediction | Error | None, share: float
+) -> dict[str, Any]:  # fmt: skip
     """The same beside what it was before, at this path; None where it is new. share: how much slower it may be."""
+    from onnxperf.decide.diff import difference
+    from onnxperf.decide.two_models import blame
+
     before: dict[str, Any] = {"before": path, "before_seconds": None, "before_process_bytes": None, "change": None}
     why = [line["reason"]] if line["reason"] else []
     if isinstance(old, Error):
         why.append(f"before: {old}")
-    elif old is not None and line["seconds"] is not None:
-        change = line["seconds"] / old.seconds - 1
+    elif old is not None and not isinstance(answer, Error):
+        change = answer.seconds / old.seconds - 1
         before |= {"before_seconds": old.seconds, "before_process_bytes": old.memory.reserved_bytes, "change": change}
         if change > share:
-            why.append(f"{change:.1%} slower than before, over the limit of {100 * share:.4g}%")
+            most = blame(difference(old, answer)).replace(" in A", " before").replace(" in B", " now")
+            why.append(f"{change:.1%} slower than before, over the limit of {100 * share:.4g}%; most of it: {most}")
             line = line | {"verdict": "over"}
     return line | before | {"reason": "; ".join(why)}
 

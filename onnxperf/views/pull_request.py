@@ -55,12 +55,17 @@ def _row(line: Line, where: Sequence[str], compared: bool) -> Iterator[str]:
     yield _time(line["seconds"])
     if compared:
         yield NOTHING if line["change"] is None else f"{line['change']:+.1%}"
-    yield NOTHING if line["process_bytes"] is None else size(line["process_bytes"])
+    yield NOTHING if line["process_bytes"] is None else _together(size(line["process_bytes"]))
     yield code(line["reason"], REASON) if line["reason"] else ""
 
 
 def _time(seconds: float | None) -> str:
-    return NOTHING if seconds is None else duration(seconds)
+    return NOTHING if seconds is None else _together(duration(seconds))
+
+
+def _together(figure: str) -> str:
+    """A figure that no line ends in."""
+    return figure.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def code(text: str, most: int = REASON) -> str:
