@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from onnxperf.answer.prediction import Prediction
 from onnxperf.graph.explorer import Place, places
-from onnxperf.ground.errors import UsageError
-from onnxperf.views.netron import Cost, costs, together
+from onnxperf.ground.errors import UsageError, printable
+from onnxperf.views.netron import Cost, costs, of_cpu, of_kernel, together
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,6 +33,7 @@ LIGHT_TO_DARK = [
     {"stop": 1, "bgColor": "#b30000"},
 ]
 FUSED = "#e3e6e4"
+NEARLY_ALL = 0.995  # of a value: names don't tell of less that is missing
 COLORS = {
     "compute": "#c2500f", "memory": "#1f6fb5", "latency": "#7a4fb8", "launch": "#6a7177", "cpu": "#8a6808",
     "transfer": "#0e7c74", "communication": "#b52a6b",
@@ -50,10 +51,12 @@ def model_explorer(p: Prediction, model: str | os.PathLike[str] | bytes | ModelP
     if value not in get_args(Value):
         raise UsageError(f"value must be one of {', '.join(get_args(Value))}, not {value!r}")
     main, shown = places(model)
+    placed = dict(_placed(p, shown))
     graphs: dict[str, dict[str, Any]] = {main: {}}
-    for place, cost in _placed(p, shown):
+    for place, cost in placed.items():
         graphs.setdefault(place.graph, {})[place.node] = _result(cost, value)
-    return json.dumps({graph: _looks(value) | {"results": results} for graph, results in graphs.items()}, indent=1)
+    looks = _looks(p, [cost for place, cost in placed.items() if place.graph == main], value)
+    return json.dumps({graph: looks | {"results": results} for graph, results in graphs.items()}, indent=1)
 
 
 def _placed(p: Prediction, shown: dict[str, tuple[Place, ...]]) -> Iterator[tuple[Place, Cost]]:
@@ -80,10 +83,18 @@ def _nearest(node: str, shown: dict[str, tuple[Place, ...]]) -> tuple[Place, ...
 
 def _result(cost: Cost, value: Value) -> dict[str, Any]:
     if value == "bound_by":
-        said = f"fused into {cost.fused_into}" if cost.fused_into else cost.bound
+        said = f"fused into {printable(cost.fused_into)}" if cost.fused_into else cost.bound
         return {"value": said, "bgColor": COLORS.get(cost.bound, FUSED)}
     return {"value": float(f"{NUMBERS[value][1](cost):.4g}")}
 
 
-def _looks(value: Value) -> dict[str, Any]:
-    return {"name": "bound by"} if value == "bound_by" else {"name": NUMBERS[value][0], "gradient": LIGHT_TO_DARK}
+def _looks(p: Prediction, shown: Sequence[Cost], value: Value) -> dict[str, Any]:
+    """The name and colours of the data. The name says how much of the whole the nodes shown have, if that is not all:
+    an optimizer's step or a copy of an input belongs to no node of the file. Backward steps belong to their node.
+    """
+    if value == "bound_by":
+        return {"name": "bound by"}
+    name, number = NUMBERS[value]
+    whole = sum(map(number, (*map(of_kernel, p.kernels), *map(of_cpu, p.cpu_operators))))
+    share = sum(map(number, shown)) / whole if whole else 1.0
+    return {"name": name if share > NEARLY_ALL else f"{name}: {share:.0%} of all", "gradient": LIGHT_TO_DARK}

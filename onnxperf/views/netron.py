@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onnxperf.answer.cpu_operators import CpuOperator
+from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.answer.prediction import Prediction
 from onnxperf.graph.annotate import annotated as with_metadata
 from onnxperf.ground.errors import printable
@@ -80,8 +82,8 @@ def costs(p: Prediction) -> dict[str, Cost]:
     """The cost of each node that takes time, or is part of a kernel, by name."""
     parts: dict[str, list[Cost]] = {}
     fused: dict[str, str] = {}
-    done = [(k.nodes, Cost(k.seconds, k.bound_by, "", k.flops, k.bytes_read + k.bytes_written)) for k in p.kernels]
-    for nodes, cost in done + [(o.nodes, Cost(o.seconds, "cpu")) for o in p.cpu_operators]:
+    done = [(k.nodes, of_kernel(k)) for k in p.kernels]
+    for nodes, cost in done + [(o.nodes, of_cpu(o)) for o in p.cpu_operators]:
         for node in nodes[:1]:
             parts.setdefault(node, []).append(cost)
         for node in nodes[1:]:
@@ -89,6 +91,16 @@ def costs(p: Prediction) -> dict[str, Cost]:
     return {node: Cost(0.0, fused_into=into) for node, into in fused.items()} | {
         node: together(costs) for node, costs in parts.items()
     }
+
+
+def of_kernel(k: KernelPrediction) -> Cost:
+    """The cost of a kernel."""
+    return Cost(k.seconds, k.bound_by, "", k.flops, k.bytes_read + k.bytes_written)
+
+
+def of_cpu(o: CpuOperator) -> Cost:
+    """The cost of an operator that the CPU computes."""
+    return Cost(o.seconds, "cpu")
 
 
 def together(costs: Sequence[Cost]) -> Cost:

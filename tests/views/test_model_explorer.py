@@ -64,6 +64,7 @@ def test_values_of_the_main_graph_add_up_to_those_of_kernels(control: onnx.Model
         "flops": sum(k.flops for k in p.kernels), "bytes": sum(k.bytes_read + k.bytes_written for k in p.kernels),
     }  # fmt: skip
     assert shown == pytest.approx(whole[value] * of, rel=1e-3) and shown > 0
+    assert "of all" not in data["g"]["name"]
     inside = data["node_5/body"]["results"]
     assert inside["node_7"]["value"] < data["g"]["results"]["node_5"]["value"]
 
@@ -77,6 +78,13 @@ def test_nodes_of_a_kernel_name_its_first_one(model: Path) -> None:
     assert any(c.fused_into for c in every.values()) and said["/layer0/Conv"] in p.bound_by
     (times,) = json.loads(p.to_model_explorer(model)).values()
     assert {n for n, x in times["results"].items() if not x["value"]} == {n for n, c in every.items() if c.fused_into}
+
+
+def test_the_name_says_how_much_belongs_to_no_node(model: Path) -> None:
+    p = onnxperf.predict(model, gpu="l4", batch=1, runtime="torch-eager", mode="training")
+    (data,) = json.loads(p.to_model_explorer(model)).values()
+    share = fsum(x["value"] for x in data["results"].values()) / 1e6 / fsum(k.seconds for k in p.kernels)
+    assert data["name"] == f"time, us: {share:.0%} of all" and 0.5 < share < 0.99
 
 
 def test_the_option_writes_a_file_for_each_value(onnxperf_cli: Any, model: Path, tmp_path: Path) -> None:
