@@ -67,7 +67,9 @@ def mcp(skill: bool) -> None:
     says otherwise. Files that arguments name are read, with the rights of this process; nothing is written, fetched or
     run. Calls are answered one after the other, and are not interrupted.
 
-    In the settings of an assistant: {"mcpServers": {"onnxperf": {"command": "onnxperf", "args": ["mcp"]}}}
+    \b
+    In the settings of an assistant:
+      {"mcpServers": {"onnxperf": {"command": "onnxperf", "args": ["mcp"]}}}
 
     \b
     Examples:
