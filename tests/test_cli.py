@@ -450,7 +450,7 @@ def test_several_cards_and_batches_look_as_they_did(onnxperf_cli) -> None:
         times = (duration(p.seconds), f"{low} - {high}", duration(p.seconds / int(row[1])), number(rate, 4))
         assert " ".join(row[2:]).startswith(" ".join((*times, size(p.memory.reserved_bytes))))
         bound, share = max(p.bound_by.items(), key=lambda x: x[1])
-        assert row[-3:] == ["yes" if p.memory.fits else "NO", bound, f"{share:.0%}"]
+        assert row[-4:] == ["yes" if p.memory.fits else "NO", bound, f"{share:.0%}", p.accuracy.status]
     golden("predict-several.txt", out)
 
 

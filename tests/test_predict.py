@@ -45,7 +45,7 @@ OPEN = {"batch": 2, "sequence": 32}
 SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "onnxperf/answer/prediction.schema.json").read_text()))
 KEYS = (
     "schema_version onnxperf_version model gpu runtime precision method batch streams cuda_graph inputs{name shape}"
-    " device_name host latency{seconds low_seconds high_seconds interval scope}"
+    " device_name host latency{seconds low_seconds high_seconds interval scope} accuracy{status error why page}"
     " sum_seconds critical_path_seconds lower_bound_seconds throughput_per_second"
     " bound_by{compute memory latency launch cpu transfer communication}"
     " work{matrix_flops vector_flops flops bytes_read bytes_written}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpu_specs import Device
+from onnxperf.answer.accuracy import Accuracy, accuracy
 from onnxperf.answer.cpu_operators import CpuOperator, on_cpu
 from onnxperf.answer.kernel_timeline import (
     OF_A_KERNEL,
@@ -96,6 +97,11 @@ class Prediction(Document):
         return self.run.devices[self.column]
 
     @property
+    def accuracy(self) -> Accuracy:
+        """Whether runs like it were measured: on this card, in this precision, under this release."""
+        return accuracy(self.run, self.column)
+
+    @property
     def bound_by(self) -> dict[str, float]:
         """What bounds the run: shares of `seconds` that add to 1."""
         return dict(self.shares)
@@ -174,6 +180,7 @@ class Prediction(Document):
             **({"device_file": self.device.file} if self.device.file else {}),
             "host": s.host or usual_host(self.device),
             "latency": plain(self, "seconds", "low_seconds", "high_seconds", "interval", "scope"),
+            **plain(self, "accuracy"),
             **plain(self, "sum_seconds", *paths, "throughput_per_second", "bound_by", "work"),
             "memory": plain(self.memory, *of_memory) | held,
             "energy": None if self.watts is None else plain(self, "watts", "joules", "joules_per_sample"),

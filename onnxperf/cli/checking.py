@@ -169,11 +169,12 @@ def _line(model: str, gpu: str, batch: int | None, answer: Prediction | Error, l
     from onnxperf.decide.budget import reasons
 
     line: dict[str, Any] = {"model": model, "gpu": gpu, "seconds": None, "process_bytes": None, "batch": batch}
+    line["accuracy"] = None
     if isinstance(answer, Error):  # the line has the name of the file
         return line | {"reason": str(answer).removesuffix(f": {model}"), "verdict": "error"}
     why = reasons(answer, limits)
     figures = {"seconds": answer.seconds, "process_bytes": answer.memory.reserved_bytes, "batch": answer.scenario.batch}
-    return line | figures | {"reason": why, "verdict": "over" if why else "ok"}
+    return line | figures | {"accuracy": answer.accuracy.status, "reason": why, "verdict": "over" if why else "ok"}
 
 
 def _compared(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
+from onnxperf.answer.accuracy import Accuracy, of_generation
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.export.decoder_quantised import FP8, Stored
@@ -163,6 +164,12 @@ class Generation(Document):
     notes: tuple[str, ...] = ASSUMED
     steps: Steps | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def accuracy(self) -> Accuracy:
+        """Whether generation like it was measured: under this engine, on this card."""
+        parts = {"speculative decoding": self.draft, "prefix caches": self.lengths.cached, "pools": self.pools}
+        return of_generation(self.engine, self.gpu, self.weights, " and ".join(name for name, x in parts.items() if x))
+
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page that shows it, with what a prefill and a decode step are spent on; with a path also written there, as
         `--html` does.
@@ -182,7 +189,7 @@ class Generation(Document):
             **plain(self, "model", "gpu", "engine", "runtime", "precision", "weights", "cache"), "parallel": self.plan,
             **plain(self.lengths, "prompt", "output", "chunk", "cached", "cached_tokens"), "interval": COVERAGE,
             **plain(self, "weights_bytes", "cache_bytes_per_token", "capacity_bytes", "largest_batch", "batches"),
-            **plain(self, "service", "curve", "draft", "pools", "notes"),
+            **plain(self, "service", "curve", "draft", "pools", "accuracy", "notes"),
         }  # fmt: skip
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
+from onnxperf.answer.accuracy import stored_type
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, nothing, tries
 from onnxperf.ground.errors import printable
@@ -129,11 +129,7 @@ _TYPES = {"float16": "FP16", "bfloat16": "BF16", "float64": "FP64", "int8": "INT
 def _precision(p: Prediction) -> str:
     """The precision that was asked for; where that is as stored, with the type of most weights, if not FP32."""
     s = p.scenario
-    stored = {t.name: t for o in p.run.graph.operators for t in o.present if t.stored} if s.precision == "keep" else {}
-    sizes = Counter[str]()
-    for t in stored.values():
-        sizes[t.dtype] += t.size
-    most = sizes.most_common(1)[0][0] if sizes else ""
+    most = stored_type(p.run.graph) if s.precision == "keep" else ""
     named = _TYPES.get(most, most.upper() if most.startswith("float8") else "")
     return f"{named} {_PRECISIONS.get(s.precision, s.precision.upper())}".lstrip()
 

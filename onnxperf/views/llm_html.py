@@ -37,7 +37,7 @@ def page_data(g: Generation) -> dict[str, Any]:
             "batch": first.batch, "held": first.needed_bytes, "capacity": first.capacity_bytes, "fits": first.fits,
             "token": g.cache_bytes_per_token, "parts": _parts(g, first),
         },
-        "notes": [sentence(note) for note in (*g.notes, *assumed(g))],
+        "notes": [sentence(note) for note in (f"accuracy: {g.accuracy}", *g.notes, *assumed(g))],
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A prediction on a terminal: nine lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
+"""A prediction on a terminal: ten lines by default, every part of it with `detail`. Drawn from a `Prediction` alone.
 
 Names come from model files and may hold anything: they are printed as plain text, control characters replaced.
 """
@@ -60,7 +60,7 @@ def show(
     out: Console, p: Prediction, *, top: int | None = None, detail: bool = False, changes: Changes = (),
     depth: int | None = None, untried: bool = False,
 ) -> None:  # fmt: skip
-    """Print a prediction: nine lines, or with `detail` everything that is known of it.
+    """Print a prediction: ten lines, or with `detail` everything that is known of it.
 
     `top` is how many different kernels to list: by default none, with `detail` all. `changes` are the same run under
     other terms, and `untried` says that there are more of them; `depth` is that of the modules by which time is summed
@@ -109,6 +109,7 @@ def _brief(p: Prediction) -> Iterator[tuple[str, str]]:
         yield "operators", _brief_operators(p)
     yield "memory", _memory(p)
     yield "scope", scope(p)
+    yield "accuracy", str(p.accuracy)
     loud = _loud(p)
     quiet = sum(note.code in QUIET for note in p.warnings)
     near = f", and {quiet} on missed fusions" if quiet else ""
@@ -222,6 +223,7 @@ def facts(p: Prediction) -> Iterator[tuple[str, str]]:
     if p.watts is not None and p.joules_per_sample is not None:
         slowed = f"; the power limit slows every kernel by {p.power_factor - 1:.0%}" if p.power_factor > 1.01 else ""
         yield "power", f"{p.watts:.0f} W on average, {number(p.joules_per_sample)} J per sample{slowed}"
+    yield "accuracy", str(p.accuracy)
 
 
 def _pace(p: Prediction) -> str:

@@ -15,14 +15,16 @@ from onnxperf.views.prediction import urgent
 
 NAMES = (
     "!card", "#batch", "#latency", "#80% interval", "#per sample", "#samples/s", "#memory", "!fits", "!bound by",
+    "!accuracy",
 )  # fmt: skip
-SPARE = ("bound by", "80% interval", "per sample", "memory")
+SPARE = ("accuracy", "bound by", "80% interval", "per sample", "memory")
 
 
 def show(out: Console, predictions: Sequence[Prediction]) -> None:
     """Print what was asked of all predictions, a row for each, the notes that are urgent, and what the times cover.
 
-    per sample: the time of a run divided by its samples; memory: what the process holds of the card's.
+    per sample: the time of a run divided by its samples; memory: what the process holds of the card's; accuracy:
+    whether such runs were measured.
     """
     dot = " - " if out.options.ascii_only else " · "
     notes = dict.fromkeys(note for p in predictions for note in p.warnings)
@@ -50,4 +52,4 @@ def _row(p: Prediction) -> tuple[str, ...]:
     bound = " ".join(f"{name} {share:.0%}" for name, share in largest_shares(p)[:1])
     time, interval = duration(p.seconds), f"{duration(p.low_seconds)} - {duration(p.high_seconds)}"
     memory, fits = size(p.memory.reserved_bytes), "yes" if p.memory.fits else "NO"
-    return p.scenario.gpu, str(p.scenario.batch), time, interval, each, samples, memory, fits, bound
+    return p.scenario.gpu, str(p.scenario.batch), time, interval, each, samples, memory, fits, bound, p.accuracy.status

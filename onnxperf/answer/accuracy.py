@@ -1,0 +1,166 @@
+"""Whether runs like a predicted one were measured, and how far predictions were from them.
+
+`accuracy.json` lists what was measured: whole runs, or their kernels, of a runtime, in a range of its releases, of a
+kind of run, in a precision, on a card, with the mean error and the page that has it. It is made of the datasets and
+their pages by `python -m onnxperf.lab.validate.measured`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+
+import gpu_specs
+from gpu_specs import Corrections, Device
+from onnxperf.graph import Graph
+from onnxperf.ground.codec import Document
+from onnxperf.ground.releases import Release, release, there
+from onnxperf.lowering.runtime import Runtime
+from onnxperf.running.run import Run
+from onnxperf.running.scenario import Scenario
+
+MEASURED, INFERRED, NOT_VALIDATED = "measured", "inferred", "not validated"
+PAGE, OF_CALIBRATION = "onnxperf/lab/validate/accuracy.md", "onnxperf/calibrate/accuracy.md"
+OF_GENERATION = "onnxperf/language/accuracy.md"
+#: What was timed: whole runs, their kernels alone, servers with a constant number of requests, a prompt or one step.
+RUNS, KERNELS, LOOPS, STEPS = "runs", "kernels", "closed loops", "single runs"
+SEVERAL, GENERATION = " on several GPUs", "generation"  # of kinds of runs, beside the modes
+WHOLE = "16 or 8 bits"  # the types that engines were measured in, with weights as their configurations have them
+#: Precisions by the type that most stored values have.
+STORED = {
+    "": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
+    "float8e4m3fn": "fp8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy(Document):
+    """Whether runs like this one were measured.
+
+    status: `measured`; `inferred` where others of this runtime and kind were, but none on this card, in this precision
+    or of this release; `not validated` where none was. error: of such runs, the mean of |predicted / measured - 1|,
+    None where none was measured; why: of which it is, or what was measured instead; page: a file of this repository,
+    which has the figures.
+    """
+
+    status: str
+    error: float | None
+    why: str
+    page: str = PAGE
+
+    def __str__(self) -> str:
+        return f"{self.status} ({self.why}): {self.page}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Runs that were measured. kind: a mode, or that on several GPUs, or generation of tokens; since, until: releases,
+    "" for those to come; of: what was timed, such as RUNS; rows: how many there are; error: the mean one, of LOOPS the
+    median one of the time per output token.
+    """
+
+    runtime: str
+    kind: str
+    precision: str
+    gpu: str
+    since: str
+    until: str
+    of: str
+    rows: int
+    error: float
+    page: str = PAGE
+
+    def holds(self, at: Release | None) -> bool:
+        """Whether a release is one of these; None for today's."""
+        return there(self.since, self.until, at)
+
+
+@cache
+def measured() -> tuple[Measured, ...]:
+    """All that was measured."""
+    text = files("onnxperf.answer").joinpath("accuracy.json").read_text(encoding="utf-8")
+    return tuple(Measured(**row) for row in json.loads(text))
+
+
+def accuracy(run: Run, j: int = 0) -> Accuracy:
+    """Whether runs like this one were measured on device j."""
+    s, device = run.scenario, run.devices[j]
+    if device.corrections != Corrections():
+        return Accuracy(MEASURED, None, "calibrated on this device", OF_CALIBRATION)
+    if run.unmeasured:
+        return Accuracy(NOT_VALIDATED, None, run.unmeasured)
+    kind = s.mode + SEVERAL * (run.plan.gpus > 1)
+    precision = precision_of(s, run.runtime, device, stored_type(run.graph))
+    newest = release(run.runtime.releases.newest) if run.runtime.releases else None
+    return of_kind(s.runtime, kind, precision, _named(device), run.runtime.release or newest)
+
+
+def _named(device: Device) -> str:
+    """The id of a card that is as it ships, under which it may have been measured; else what another one is."""
+    shipped = gpu_specs.load(device.id) if device.id in gpu_specs.ids() else None
+    if shipped is not None and replace(device, file=shipped.file) == shipped:
+        return device.id
+    return device.file or f"{device.id} as it is set here"
+
+
+def of_generation(engine: str, gpu: str, weights: str | None, unlike: str = "") -> Accuracy:
+    """Whether generation of tokens was measured under an engine on a card; weights: the type that they are packed in,
+    None for that of the configuration; unlike: what takes part that no measurement has.
+    """
+    if unlike:
+        return Accuracy(NOT_VALIDATED, None, unlike, OF_GENERATION)
+    return of_kind(engine, GENERATION, weights or WHOLE, gpu)
+
+
+def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:
+    """Whether runs of a kind were measured, in a precision, on a card, under a release, None for today's."""
+    alike = [m for m in measured() if (m.runtime, m.kind) == (runtime, kind)]
+    if not alike:
+        return Accuracy(NOT_VALIDATED, None, f"{kind} under {runtime}")
+    here = [m for m in alike if m.gpu == gpu]
+    exact = [m for m in here if m.precision == precision]
+    held = [m for m in exact if m.holds(at)]
+    if held:
+        best = max(held, key=lambda m: (m.of != KERNELS, m.rows))
+        where = f"the kernels of {best.rows} runs" if best.of == KERNELS else f"{best.rows} {best.of}"
+        return Accuracy(MEASURED, best.error, f"{best.error:.0%} off in {where}", best.page)
+    pages = Counter(m.page for m in exact or here or alike)
+    return Accuracy(INFERRED, None, _instead(runtime, here, exact, gpu), pages.most_common(1)[0][0])
+
+
+def _instead(runtime: str, here: Sequence[Measured], exact: Sequence[Measured], gpu: str) -> str:
+    """What was measured in place of a run."""
+    if not here:
+        return f"{runtime} was not measured on {gpu}"
+    if not exact:
+        return f"measured on {gpu} in {', '.join(_distinct(m.precision for m in here))}"
+    spans = _distinct(m.since if m.since == m.until else f"{m.since} to {m.until}" for m in exact)
+    return f"measured on {gpu} under {' and '.join(spans)}"
+
+
+def _distinct(words: Iterable[str]) -> list[str]:
+    return [*dict.fromkeys(words)]
+
+
+def precision_of(s: Scenario, runtime: Runtime, device: Device, stored: str) -> str:
+    """What a run's products are computed in, as measured runs are told apart: the precision that was asked for, that of
+    most stored values, `stored`, where they are kept; tf32 for fp32 where the card and the runtime's products take it.
+    """
+    named = STORED.get(stored, stored) if s.precision == "keep" else s.precision
+    taken = s.precision == "tf32" or (s.precision == "keep" and "Gemm" in runtime.policy.tf32)
+    if named in ("fp32", "tf32"):
+        return "tf32" if taken and "tensor_tf32" in device.dense_flops else "fp32"
+    return named
+
+
+def stored_type(graph: Graph) -> str:
+    """The type of most stored values of a graph, "" where it has none."""
+    stored = {t.name: t for o in graph.operators for t in o.present if t.stored}
+    sizes = Counter[str]()
+    for t in stored.values():
+        sizes[t.dtype] += t.size
+    return sizes.most_common(1)[0][0] if sizes else ""
