@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxperf.decide.compare_llm import LanguageComparison, compare_llm
     from onnxperf.decide.diff import Difference
     from onnxperf.decide.recommend import Recommendation, recommend
+    from onnxperf.decide.recommend_fleet import FleetRecommendation, recommend_fleet
     from onnxperf.decide.recommend_llm import LanguageRecommendation, recommend_llm
     from onnxperf.decide.two_models import diff
     from onnxperf.decide.what_if import WhatIf, WhatIfs, whatif
@@ -51,6 +52,7 @@ _OFFERED = {
     "onnxperf.decide.compare_llm": ("LanguageComparison", "compare_llm"),
     "onnxperf.decide.diff": ("Difference",),
     "onnxperf.decide.recommend": ("Recommendation", "recommend"),
+    "onnxperf.decide.recommend_fleet": ("FleetRecommendation", "recommend_fleet"),
     "onnxperf.decide.recommend_llm": ("LanguageRecommendation", "recommend_llm"),
     "onnxperf.decide.two_models": ("diff",),
     "onnxperf.decide.what_if": ("WhatIf", "WhatIfs", "whatif"),
@@ -84,12 +86,12 @@ _OFFERED = {
 DOOR.open(_OFFERED)
 __all__ = [
     "Attention", "BudgetExceeded", "Comparison", "Conv", "Device", "Difference", "EnvironmentFailure", "Error",
-    "Explanation", "Gemm", "Generation", "LanguageComparison", "LanguageRecommendation", "LimitExceeded",
-    "ModelError", "Move", "Operator", "Pointwise", "Prediction", "Recommendation", "Recurrent", "Rows",
+    "Explanation", "FleetRecommendation", "Gemm", "Generation", "LanguageComparison", "LanguageRecommendation",
+    "LimitExceeded", "ModelError", "Move", "Operator", "Pointwise", "Prediction", "Recommendation", "Recurrent", "Rows",
     "RunDifference", "RunExplanation", "Sweep", "Tensor", "UsageError", "WhatIf", "WhatIfs", "Work", "__version__",
     "annotated", "check", "compare", "compare_llm", "diff", "diff_runs", "explain", "gpus", "html", "layer_profile",
     "llm", "llm_html", "llm_trace", "load", "model_explorer", "netron", "notebook", "op", "plot", "predict",
-    "recommend", "recommend_llm", "report", "sweep", "text", "trace", "whatif", "work",
+    "recommend", "recommend_fleet", "recommend_llm", "report", "sweep", "text", "trace", "whatif", "work",
 ]  # fmt: skip
 
 

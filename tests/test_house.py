@@ -43,6 +43,7 @@ OUTSIDE = {"click", "google", "gpu_specs", "networkx", "numpy", "onnx", "onnxper
 EXTRA = {
     "answer": {"pandas"},
     "cli": {"mcp"},
+    "decide": {"scipy"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
     "ground": {"pandas", "scipy"},
     "lab": {"pyarrow", "torch"},

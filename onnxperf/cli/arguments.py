@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.lists import batches_of
@@ -440,6 +441,16 @@ def asked_at(batches: Sequence[int | None], model: str, json_to: str | None, *, 
     """The request for a model at one batch, or with its batch open where there are several."""
     only = batches[0] if len(batches) == 1 else None
     return asked_of(model, json_to, batch=only, fit=fit or len(batches) > 1, **terms)
+
+
+def refuse_others(flag: str, *names: str) -> None:
+    """Raise UsageError where an option or argument but for these is given beside `flag`."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name not in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            said = option.opts[-1] if isinstance(option, click.Option) else name.upper()
+            raise UsageError(f"{flag} says all of its models: leave {said} out, or write it into the file")
 
 
 def options_set(terms: Mapping[str, Any]) -> dict[str, Any]:

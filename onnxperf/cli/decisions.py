@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,19 +14,29 @@ from onnxperf.cli.arguments import (
     Number,
     OneOf,
     asked_of,
+    by_name,
     debug,
     loaded,
     of_cards,
     of_one,
     of_requests,
     paced,
+    parse_number,
     read_option,
+    refuse_others,
 )  # fmt: skip
 from onnxperf.cli.decoders import compare_decoder, decodes, of_a_model, recommend_decoder
 from onnxperf.cli.sections import command
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import RANKED_BY
 from onnxperf.ground.output import deliver
+
+if TYPE_CHECKING:
+    from gpu_specs import Price
+    from onnxperf.running.pipeline import Gpu
+
+#: Options that say something of a fleet: which cards, their prices, and where the answer goes.
+OF_FLEETS = ("gpu", "every", "capacity_bytes", "generation", "prices", "json_to", "debug")
 
 
 @command()
@@ -87,12 +99,20 @@ def compare(
 @click.option(
     "--qps", type=Number(), metavar="N", help="Requests per second, of one sample each, or to a language model."
 )
+@click.option(
+    "--fleet",
+    type=click.Path(),
+    metavar="FLEET.toml",
+    help="Instead of MODEL: several models with their rates and limits.",
+)
+@read_option("--available", read=partial(by_name, parse=partial(parse_number, form="CARD=N, such as l4=4")),
+             multiple=True, metavar="l4=4", help="With --fleet: number of a card there are; repeatable.")  # fmt: skip
 @of_cards
 @debug
 def recommend(
     model: str | None, limit_s: float | None, percentile: float | None, qps: float | None, gpu: tuple[str, ...],
     every: bool, capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None,
-    **terms: Any,
+    fleet: str | None, available: dict[str, int], **terms: Any,
 ) -> None:  # fmt: skip
     """Find the cheapest card, batch and number of replicas to serve MODEL.
 
@@ -105,6 +125,10 @@ def recommend(
     instances. Each instance gets its part of the requests at random and is simulated as `onnxperf llm --qps` does, up
     to --batch requests at a time, by default 256; times are means, or with --percentile 50, 90 or 99.
 
+    With --fleet, a TOML file of several models, each with its rate and limits, and numbers of cards there are: the
+    cheapest mix of cards, which may give one model cards of several kinds. `onnxperf/decide/fleet_file.py` shows the
+    file. It takes the extra fit.
+
     Without --gpu, all cards with a price are considered. With --gpus instead of --max-latency and --qps: rank the
     parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the limits, or no plan
     fits.
@@ -116,6 +140,7 @@ def recommend(
       onnxperf recommend gpt3-xl.onnx --gpu a100 --gpus 8 --batch 16 --dim sequence=1024
       onnxperf recommend bert.onnx --max-latency 20ms --qps 2000 --gpu t4,l4,a10g --price l4=0.60 --precision fp16
       onnxperf recommend --config config.json --engine vllm --qps 20 --tpot 50ms --ttft 1s --gpu a100-80gb,h100,l40s
+      onnxperf recommend --fleet fleet.toml --gpu t4,l4,a10g --available l4=4
     """
     from onnxperf.decide.choices import priced, selected
     from onnxperf.decide.recommend import keep, recommended
@@ -125,6 +150,11 @@ def recommend(
 
     price_by_card = priced(prices)
     named = gpu or (() if every else tuple(price_by_card))
+    if fleet is not None:
+        _recommend_fleet(fleet, selected(named, every, capacity_bytes, generation), price_by_card, available, json_to)
+        return
+    if available:
+        raise UsageError("--available counts the cards of a --fleet")
     if decodes():
         cards = selected(named, every, capacity_bytes, generation)
         recommend_decoder(model, cards, qps, percentile, prices, json_to, limit_s, **terms)
@@ -144,6 +174,22 @@ def recommend(
             asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, percentile, price_by_card, tell
         )
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
+
+
+def _recommend_fleet(
+    fleet: str, cards: list[Gpu], prices: Mapping[str, Price], available: Mapping[str, int], json_to: str | None
+) -> None:
+    from onnxperf.decide.recommend_fleet import keep, recommended_fleet
+    from onnxperf.graph.targets import check_target
+    from onnxperf.ground.output import telling
+    from onnxperf.ground.tables import console
+    from onnxperf.views.fleet import show
+
+    refuse_others("--fleet", "fleet", "available", *OF_FLEETS)
+    check_target(json_to, fleet)
+    with telling() as tell:
+        mix = recommended_fleet(fleet, cards, prices, available, tell)
+    deliver(json_to, mix.to_json, lambda: show(console(), mix), lambda: keep(mix))
 
 
 def _recommend_plan(model: str, gpu: str, json_to: str | None, **terms: Any) -> None:

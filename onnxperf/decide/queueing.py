@@ -28,8 +28,10 @@ import numpy as np
 
 MOST_REPLICAS = 10_000
 MOST_LOAD = 0.9999  # of a replica, for a percentile
+LEAST_LOAD = 1e-6  # of a replica whose rate is searched for, and what is left of it at its highest
 TAIL = 40  # exp(-TAIL) of the requests find more before them than are counted
 HALVINGS, NEWTON = 40, 60  # steps of bisection and of Newton's method
+SEARCHED = 28  # steps by which a rate is searched for
 Array = np.ndarray[Any, Any]
 
 
@@ -130,6 +132,47 @@ def fewest(run_s: float, batch: int, target: Target) -> tuple[int, float] | None
     else:
         replicas = _fewest_of_percentile(least, run_s, batch, target, target.percentile / 100)
     return None if replicas is None else (replicas, target.seconds(replicas, run_s, batch))
+
+
+def rates(run_s: float, batch: int, target: Target) -> tuple[float, float] | None:
+    """The least and the most requests a second, of those that come, at which one replica keeps a target; None where it
+    does at no rate.
+
+    At fewer than the least a batch takes too long to fill, at more than the most queues are too long; between them, the
+    mean latency falls and then rises, and the share of requests that keep the limit rises and then falls.
+    """
+    if run_s > target.limit_s:
+        return None
+
+    @cache
+    def excess(rate: float) -> float:
+        """By how much the limit is missed, 0 or less where it is kept."""
+        if target.percentile is None:
+            return float(mean_latency(np.array([1]), run_s, batch, rate)[0]) - target.limit_s
+        return target.percentile / 100 - Replica(run_s, batch, rate).within(target.limit_s - run_s)[1]
+
+    load = 1 - LEAST_LOAD if target.percentile is None else MOST_LOAD * (1 - LEAST_LOAD)
+    highest = min(load * batch / run_s, target.qps)
+    lowest = LEAST_LOAD * highest
+    low, high = lowest, highest
+    for _ in range(SEARCHED if batch > 1 else 0):  # a batch of 1 is full at once: the fewer requests, the better
+        first_third, last_third = low ** (2 / 3) * high ** (1 / 3), low ** (1 / 3) * high ** (2 / 3)
+        low, high = (low, last_third) if excess(first_third) <= excess(last_third) else (first_third, high)
+        if excess(low) <= 0:
+            break
+    if excess(low) > 0:
+        return None
+    return 0.0 if batch == 1 else _edge(low, lowest, excess), _edge(low, highest, excess)
+
+
+def _edge(inside: float, outside: float, excess: Callable[[float], float]) -> float:
+    """The last rate at which a limit is kept, on the way from one at which it is."""
+    if excess(outside) <= 0:
+        return outside
+    for _ in range(SEARCHED):
+        middle = (inside * outside) ** 0.5
+        inside, outside = (middle, outside) if excess(middle) <= 0 else (inside, middle)
+    return inside
 
 
 def _fewest_of_percentile(least: int, run_s: float, batch: int, target: Target, share: float) -> int | None:

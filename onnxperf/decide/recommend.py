@@ -127,17 +127,13 @@ def recommended(
     prices: Mapping[str, Price], tell: Progress | None = None,
 ) -> Recommendation:  # fmt: skip
     """`recommend` of a request: `limit_s` in seconds."""
-    if not _is_number(qps) or not 0 < qps < MOST_QPS:
-        raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
-    if percentile is not None and not (_is_number(percentile) and 0 < percentile <= MOST_PERCENTILE):
-        raise UsageError(f"--percentile must be a number above 0 and up to {MOST_PERCENTILE:g}, not {percentile!r}")
-    target = Target(limit_s, qps, percentile)
+    target = target_of(limit_s, qps, percentile)
     chosen = choices(request, gpus, limit_s, tell)
     plans, others = list[Plan](), list[tuple[str, str]]()
     for card in chosen.cards:
         plan = _cheapest(card, target, prices.get(card.device.id))
         if plan is None:
-            others.append((card.device.id, _why(card, target)))
+            others.append((card.device.id, unmet(card, target)))
         else:
             plans.append(plan)
     plans.sort(key=lambda p: (p.usd_per_hour is None, p.usd_per_hour or p.replicas, p.seconds))
@@ -145,6 +141,15 @@ def recommended(
     terms = {what: chosen.terms[what] for what in ("runtime", "precision")}
     return Recommendation(chosen.model, **terms, limit_s=limit_s, percentile=percentile, qps=qps, plans=tuple(plans),
                           others=tuple(others), prices=used, fixed=chosen.fixed)  # fmt: skip
+
+
+def target_of(limit_s: float, qps: float, percentile: float | None) -> Target:
+    """A target. Raises UsageError where the rate or the percentile can't be."""
+    if not _is_number(qps) or not 0 < qps < MOST_QPS:
+        raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
+    if percentile is not None and not (_is_number(percentile) and 0 < percentile <= MOST_PERCENTILE):
+        raise UsageError(f"--percentile must be a number above 0 and up to {MOST_PERCENTILE:g}, not {percentile!r}")
+    return Target(limit_s, qps, percentile)
 
 
 def _is_number(value: Any) -> bool:
@@ -168,7 +173,7 @@ def _plan(device: Device, c: Choice, target: Target, price: Price | None) -> Pla
     )  # fmt: skip
 
 
-def _why(card: Card, target: Target) -> str:
+def unmet(card: Card, target: Target) -> str:
     """Why no number of replicas of a card will do."""
     qps, limit = target.qps, duration(target.limit_s)
     if card.best(target.limit_s) is None:

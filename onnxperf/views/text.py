@@ -13,6 +13,7 @@ from onnxperf.decide.compare import Comparison
 from onnxperf.decide.compare_llm import LanguageComparison
 from onnxperf.decide.diff import Difference
 from onnxperf.decide.recommend import Recommendation
+from onnxperf.decide.recommend_fleet import FleetRecommendation
 from onnxperf.decide.recommend_llm import LanguageRecommendation
 from onnxperf.decide.what_if import WhatIfs
 from onnxperf.explanation import Explanation, RunExplanation
@@ -21,7 +22,7 @@ from onnxperf.language.core import Generation
 from onnxperf.scoring.timed_runs import RunDifference
 from onnxperf.sweeps.core import Sweep
 from onnxperf.sweeps.rows import Block
-from onnxperf.views import choices, choices_llm, difference, explanation, llm, sweep, two_runs
+from onnxperf.views import choices, choices_llm, difference, explanation, fleet, llm, sweep, two_runs
 
 
 def _show_sweep(out: Console, s: Sweep) -> None:
@@ -34,6 +35,7 @@ SHOWN: dict[type, Callable[[Console, Any], None]] = {
     Difference: difference.show, RunDifference: two_runs.show, Explanation: explanation.show,
     RunExplanation: explanation.show_run, Generation: llm.show, Sweep: _show_sweep,
     LanguageComparison: choices_llm.show_comparison, LanguageRecommendation: choices_llm.show_recommendation,
+    FleetRecommendation: fleet.show,
 }  # fmt: skip
 
 
