@@ -13,7 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxperf.ground.errors import UsageError
+
 SECONDS = 60.0  # that the solver takes at most
+INFEASIBLE = 2  # of scipy's status
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +45,12 @@ class Mix:
     gap: float = 0.0
 
 
-def cheapest(ways: Sequence[Way], qps: Sequence[float], available: Mapping[str, int]) -> Mix:
+def cheapest(ways: Sequence[Way], qps: Sequence[float], available: Mapping[str, int]) -> Mix | None:
     """The cheapest mix that serves `qps` requests a second of each model with the cards that are available; those that
-    are not named are without limit. Where there is none, one that lacks the cheapest further cards.
-
-    Every model must have a way. Raises EnvironmentFailure without scipy.
+    are not named are without limit. Where there is none, one that lacks the cheapest further cards; None where no
+    number of cards would do. Raises UsageError where the search takes too long, ImportError without scipy.
     """
-    mix = _solved(ways, qps, available, beyond=False)
-    return mix if mix is not None else _must(_solved(ways, qps, available, beyond=True))
-
-
-def _must(mix: Mix | None) -> Mix:
-    if mix is None:
-        raise AssertionError("each model has a way, and cards beyond those available are allowed")
-    return mix
+    return _solved(ways, qps, available, beyond=False) or _solved(ways, qps, available, beyond=True)
 
 
 def _solved(ways: Sequence[Way], qps: Sequence[float], available: Mapping[str, int], beyond: bool) -> Mix | None:
@@ -81,6 +76,8 @@ def _solved(ways: Sequence[Way], qps: Sequence[float], available: Mapping[str, i
         bounds=Bounds(0, np.array(most)), options={"time_limit": SECONDS, "mip_rel_gap": 0.0},
     )  # fmt: skip
     if answer.x is None:
+        if answer.status != INFEASIBLE:
+            raise UsageError(f"no mix of cards was found in {SECONDS:g} s: name fewer cards with --gpu")
         return None
     numbers = [round(x) for x in answer.x]
     short = {gpu: n for gpu, n in zip(kinds[:extra], numbers[len(ways) :], strict=True) if n}

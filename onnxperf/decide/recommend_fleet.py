@@ -10,7 +10,7 @@ is served by instances of one card and plan alone, as many as `recommend_llm` gi
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,10 +23,10 @@ from onnxperf.decide.queueing import Target, rates
 from onnxperf.decide.recommend import target_of, unmet
 from onnxperf.decide.recommend_llm import LanguagePlan, recommended_llm
 from onnxperf.ground.codec import Document, plain
-from onnxperf.ground.errors import Error, LimitExceeded, UsageError, counted, speaking_of_arguments
+from onnxperf.ground.errors import Error, LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.modules import require
 from onnxperf.ground.output import Progress
-from onnxperf.ground.tables import duration
+from onnxperf.ground.tables import duration, number
 from onnxperf.language.decoding import decoding_of
 from onnxperf.running.pipeline import Gpu, each, request_for
 
@@ -208,21 +208,24 @@ def recommended_fleet(
             tell(demand.name, i, len(demands))
         served = _of_decoder if demand.decoder else _of_model
         options.append(served(i, demand, affordable, prices))
-    unserved = tuple((o.demand.name, o.others) for o in options if not o.usual)
+    alone = [_mixed([o], {}) if o.usual else None for o in options]
+    unserved = tuple(
+        (o.demand.name, (*o.others, *_between(o))) for o, mix in zip(options, alone, strict=True) if mix is None
+    )
     usual = None if unserved else _mixed(options, stock)
     notes = (*ASSUMED, *(f"{id} {why}" for id, why in unpriced))
     used = {c.way.gpu: prices[c.way.gpu] for o in options for c in o.usual}
     if usual is None or usual.short:
         short = tuple(usual.short.items()) if usual is not None else ()
         return FleetRecommendation((), (), None, None, None, 0.0, unserved, short, (), tuple(used.items()), notes)
-    alone = [_mixed([o], {}) for o in options]
-    models = tuple(map(_served, options, _parts(options, usual), alone))
-    cards = _used(models, stock, prices)
-    cost, least = sum(m.usd_per_hour for m in models), sum(m.alone_usd_per_hour for m in models)
+    each_alone = [_placements(o, mix.replicas) for o, mix in zip(options, alone, strict=True) if mix is not None]
+    models = tuple(map(_served, options, _parts(options, usual), each_alone))
+    cards, wanted = _used((m.placements for m in models), stock, prices), _used(each_alone, stock, prices)
+    cost, least = (sum(u.usd_per_hour for u in used) for used in (cards, wanted))
     slow = _mixed(options, stock, slow=True) if all(o.slow for o in options) else None
     return FleetRecommendation(
         models, cards, cost, None if slow is None or slow.short else _cost(options, slow), least, usual.gap, (), (),
-        (*_why(cards, cost, least),), tuple((gpu, price) for gpu, price in used.items()), notes,
+        _why(wanted, cost, least), tuple((gpu, price) for gpu, price in used.items()), notes,
     )  # fmt: skip
 
 
@@ -281,12 +284,19 @@ def _of_decoder(index: int, d: Demand, gpus: Sequence[Gpu], prices: Mapping[str,
     return Options(d, limit, usual, slow, others)
 
 
-def _mixed(options: Sequence[Options], stock: Mapping[str, int], slow: bool = False) -> Mix:
-    """The cheapest mix of some models' ways."""
+def _mixed(options: Sequence[Options], stock: Mapping[str, int], slow: bool = False) -> Mix | None:
+    """The cheapest mix of some models' ways; None where no number of cards would do."""
     ways = [
         replace(c.way, model=model) for model, o in enumerate(options) for c in (o.slow if slow else o.usual)
     ]  # fmt: skip
     return cheapest(ways, [o.demand.qps for o in options], stock)
+
+
+def _between(o: Options) -> Iterator[tuple[str, str]]:
+    """Why no number of replicas serves a model, each of which keeps the limit at some rates."""
+    for c in o.usual:
+        each = f"{number(c.way.least)} to {number(c.way.most)} requests/s at each replica"
+        yield c.way.gpu, f"keeps the limit at {each}, and no number of replicas makes {number(o.demand.qps)} of that"
 
 
 def _cost(options: Sequence[Options], slow: Mix) -> float:
@@ -300,11 +310,11 @@ def _parts(options: Sequence[Options], mix: Mix) -> list[tuple[int, ...]]:
     return [tuple(next(numbers) for _ in o.usual) for o in options]
 
 
-def _served(o: Options, replicas: Sequence[int], alone: Mix) -> Served:
-    """A model with these replicas: where it runs, and where it would if cards were without limit."""
-    placed, cheapest_alone = (_placements(o, numbers) for numbers in (replicas, alone.replicas))
-    words = " and ".join(f"{p.replicas} x {p.gpu}{f' {p.parallel}' if p.parallel else ''}" for p in cheapest_alone)
-    costs = (sum(p.usd_per_hour for p in places) for places in (placed, cheapest_alone))
+def _served(o: Options, replicas: Sequence[int], alone: Sequence[Placement]) -> Served:
+    """A model with these replicas, and where it would run if cards were without limit."""
+    placed = _placements(o, replicas)
+    words = " and ".join(f"{p.replicas} x {p.gpu} {p.parallel}".strip() for p in alone)
+    costs = (sum(p.usd_per_hour for p in places) for places in (placed, alone))
     return Served(o.demand.name, o.demand.qps, o.limit, placed, next(costs), words, next(costs), o.others)
 
 
@@ -318,21 +328,24 @@ def _placements(o: Options, replicas: Sequence[int]) -> tuple[Placement, ...]:
     return tuple(sorted(placed, key=lambda p: -p.usd_per_hour))
 
 
-def _used(models: Sequence[Served], stock: Mapping[str, int], prices: Mapping[str, Price]) -> tuple[Used, ...]:
+def _used(
+    placed: Iterable[Sequence[Placement]], stock: Mapping[str, int], prices: Mapping[str, Price]
+) -> tuple[Used, ...]:
+    """The cards that models take together, those that cost most first."""
     cards = dict[str, int]()
-    for p in (p for m in models for p in m.placements):
+    for p in (p for places in placed for p in places):
         cards[p.gpu] = cards.get(p.gpu, 0) + p.cards
     used = (Used(gpu, n, stock.get(gpu), n * prices[gpu].usd_per_hour) for gpu, n in cards.items())
     return tuple(sorted(used, key=lambda u: -u.usd_per_hour))
 
 
-def _why(cards: Sequence[Used], cost: float, least: float) -> list[str]:
-    """What the numbers of available cards cost, and which are all taken."""
-    if cost <= least * (1 + 1e-9):
-        return ["each model runs where it would be cheapest if cards were without limit"]
-    taken = [f"all {counted(u.cards, u.gpu, u.gpu)}" for u in cards if u.cards == u.available]
-    are = f"{' and '.join(taken)} are taken; " if taken else ""
-    return [f"{are}with more cards of the cheapest kinds it would be ${least:,.2f} an hour, ${cost - least:,.2f} less"]
+def _why(wanted: Iterable[Used], cost: float, least: float) -> tuple[str, ...]:
+    """What the numbers of available cards cost. wanted: the cards that models would take if they were without limit."""
+    scarce = [u for u in wanted if u.available is not None and u.cards > u.available]
+    if not scarce:
+        return ("each model runs where it would be cheapest by itself: no number of available cards binds",)
+    binding = " and ".join(f"{u.cards:,} x {u.gpu} where there are {u.available:,}" for u in scarce)
+    return (f"without limits on cards it would be ${least:,.2f} an hour, ${cost - least:,.2f} less: {binding}",)
 
 
 def lacking(short: Sequence[tuple[str, int]]) -> str:

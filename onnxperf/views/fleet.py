@@ -13,10 +13,10 @@ from onnxperf.ground.tables import NOTHING, duration, number, put_notes, tabulat
 from onnxperf.views.choices import on_prices, put_reasons
 
 NAMES = (
-    "~model", "#requests/s", "!limit", "!card", "#replicas", "#batch", "#latency", "#busy", "#$/hour", "!alone",
-    "#$/hour ",
+    "~model", "#requests/s", "limit", "!card", "#replicas", "#batch", "#latency", "#busy", "#$/hour", "alone",
+    "#alone, $/hour",
 )  # fmt: skip
-SPARE = ("requests/s", "alone", "busy", "limit")
+SPARE = ("alone", "requests/s", "busy")
 
 
 def show(out: Console, r: FleetRecommendation) -> None:

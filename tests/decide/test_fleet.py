@@ -75,7 +75,8 @@ def test_no_mix_is_cheaper_than_the_one_that_is_named() -> None:
 def test_what_is_lacking_is_the_cheapest_that_would_do() -> None:
     ways = [Way(0, "a", 1, 1.0, 0.0, 10.0), Way(0, "b", 1, 5.0, 0.0, 10.0)]
     assert cheapest(ways, [35.0], {"a": 1, "b": 2}) == Mix((2, 2), {"a": 1})
-    assert cheapest(ways, [35.0], {"a": 1}).replicas == (1, 3)
+    assert cheapest(ways, [35.0], {"a": 1}) == Mix((1, 3), {})
+    assert cheapest([Way(0, "a", 1, 1.0, 6.0, 8.0)], [10.0], {}) is None  # one serves too few, two fill too slowly
 
 
 @pytest.mark.parametrize("percentile", [None, 90])
@@ -113,7 +114,7 @@ def test_scarce_cards_go_where_they_save_most(tmp_path: Path) -> None:
     assert ample.usd_per_hour == ample.alone_usd_per_hour and set(used) == {"l4"}
     scarce = onnxperf.recommend_fleet(file, available={"l4": used["l4"] - 1}, **asked)
     assert scarce.usd_per_hour is not None and scarce.usd_per_hour > (scarce.alone_usd_per_hour or 0)
-    assert f"all {used['l4'] - 1} l4 are taken" in scarce.why[0]
+    assert f"{used['l4']} x l4 where there are {used['l4'] - 1:,}" in scarce.why[0]
     lacking = onnxperf.recommend_fleet(file, available={"l4": 1, "t4": 0}, **asked)
     assert lacking.models == () and dict(lacking.short) == {"l4": used["l4"] - 1}
     jsonschema.validate(lacking.to_dict(), SCHEMA)
@@ -142,9 +143,9 @@ def test_a_language_model_takes_its_cards_from_the_same_stock(tmp_path: Path) ->
         ("alexnet", 500, 8),
         more="available = { l4 = 1 }\n" + decoder + 'output = 32\nbatch = 8\nparallel = "tp=1"\n',
     )
-    r = onnxperf.recommend_fleet(file, gpu=["l4", "a10g"])
+    r = onnxperf.recommend_fleet(file, gpu=["l4", "t4"], prices={"l4": 0.1, "t4": 1})
     assert [m.model for m in r.models] == ["chat", "alexnet.onnx"]
-    assert {p.gpu for m in r.models for p in m.placements} == {"l4", "a10g"}
+    assert {p.gpu for m in r.models for p in m.placements} == {"l4", "t4"}
     assert r.models[0].placements[0].batch is None and "per output token" in r.models[0].limit
     jsonschema.validate(r.to_dict(), SCHEMA)
 
