@@ -234,7 +234,8 @@ def test_a_prediction_is_frozen(image: Prediction) -> None:
 
 def busy(rows: Sequence[KernelPrediction]) -> float:
     """Seconds in which any of these kernels runs."""
-    return _busy(np.array([k.start_seconds for k in rows]), np.array([k.seconds for k in rows]))
+    start, seconds = ([[getattr(k, name)] for k in rows] for name in ("start_seconds", "seconds"))
+    return float(_busy(np.array(start), np.array(seconds))[0])
 
 
 def test_overlapping_kernels_share_the_time_in_which_any_ran(image: Prediction) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gpu_specs
 from gpu_specs import Device, Price
-from onnxperf.answer.outline import Outline, outline
+from onnxperf.answer.outline import Outline, outlines
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import AtBatch
 from onnxperf.ground.errors import Error, ModelError, UsageError
@@ -124,7 +124,7 @@ def choices(
         raise UsageError("there is nothing to compare: the model's batch is 0")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
-        return (outline(run, column) for run, column in runs(with_batch(r, batch), [devices[j] for j in at]))
+        return _outlined(with_batch(r, batch), [devices[j] for j in at])
 
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
@@ -212,10 +212,17 @@ def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
     Cards share their runs; where one of them can't be predicted, each half is asked for on its own.
     """
     try:
-        return [outline(run, j) for run, j in runs(r, devices)]
+        return [*_outlined(r, devices)]
     except Error as e:
         half = len(devices) // 2
         return [*on_each(r, devices[:half]), *on_each(r, devices[half:])] if half else [e]
+
+
+def _outlined(r: Request, devices: Sequence[Device]) -> list[Outline]:
+    """The outline of a request on each card."""
+    placed = runs(r, devices)
+    each = {id(run): outlines(run) for run, _ in placed}  # cards share runs
+    return [each[id(run)][j] for run, j in placed]
 
 
 def choice_of(p: Outline | Prediction) -> Choice:

@@ -23,7 +23,7 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.padding import least_padded
 from onnxperf.latency.power import drawn, energy, slowdown
-from onnxperf.latency.terms import Array, KernelTerms
+from onnxperf.latency.terms import Array, KernelTerms, summed
 from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
@@ -90,7 +90,7 @@ def estimate(
     joules = repeats * energy(work_list, cards, dram_share(of_run.stored, cards), terms.executed_share, busy)[rows]
     factor = np.ones((len(devices),))
     if method.power_limit:
-        factor = slowdown(full_clock[~transfer].sum(axis=0), joules[~transfer].sum(axis=0), cards, on_tensor)[0]
+        factor = slowdown(summed(full_clock[~transfer]), summed(joules[~transfer]), cards, on_tensor)[0]
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
@@ -122,7 +122,7 @@ def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, re
         named = ["" if name == "DRAM" else f"{w.pipe} {w.dtype}" for w in work_list]
         units, taken = np.array(named)[rows], repeats * seconds[rows]
         for unit in sorted(set(named)):
-            longest = np.maximum(longest, taken[units == unit].sum(axis=0))
+            longest = np.maximum(longest, summed(taken[units == unit]))
     return longest
 
 
@@ -131,8 +131,8 @@ def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards:
 
     rows [n]: the index of each kernel's work in the list.
     """
-    at_work = (seconds * _on_tensor(work_list, cards)[rows]).sum(axis=0)
-    return np.asarray(at_work / np.maximum(seconds.sum(axis=0), 1e-30))
+    at_work = summed(seconds * _on_tensor(work_list, cards)[rows])
+    return np.asarray(at_work / np.maximum(summed(seconds), 1e-30))
 
 
 def _on_tensor(work_list: Sequence[Work], cards: Cards) -> Array:

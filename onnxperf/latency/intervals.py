@@ -22,7 +22,7 @@ from onnxperf.latency.constants import Constants
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.families import family_of
 from onnxperf.latency.family import UNMEASURED
-from onnxperf.latency.terms import Array
+from onnxperf.latency.terms import Array, summed
 from op_models import Work
 
 COVERAGE = 0.8
@@ -132,6 +132,5 @@ def combined(classes: Sequence[str], same: Array, seconds: Array, half_width: Ar
     np.add.at(by_class, members, seconds * half_width * np.sqrt(within))
     np.add.at(by_work, same, seconds * half_width * np.sqrt(1 - within))
     between = constants.interval["between"]
-    variance = between * by_class.sum(axis=0) ** 2 + (1 - between) * (by_class**2).sum(axis=0)
-    variance = variance + (by_work**2).sum(axis=0)
-    return np.asarray(np.sqrt(variance) / np.maximum(seconds.sum(axis=0), 1e-30))
+    variance = between * summed(by_class) ** 2 + (1 - between) * summed(by_class**2)
+    return np.asarray(np.sqrt(variance + summed(by_work**2)) / np.maximum(summed(seconds), 1e-30))

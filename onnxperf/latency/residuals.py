@@ -59,7 +59,7 @@ class Residuals:
         if len(members) and any(len(w) for w in weights):
             hats = self.hats([works[i] for i in members.tolist()])
             columns = [w if len(w) else np.zeros(hats.shape[1]) for w in weights]
-            factors[members] = np.exp(hats @ np.stack(columns, axis=1))
+            factors[members] = np.exp(_products(hats, np.stack(columns, axis=1)))
         return factors
 
 
@@ -102,6 +102,18 @@ def scaled(terms: KernelTerms, factors: Array) -> KernelTerms:
     if terms.detail and (factors != 1).any():
         return terms._replace(**times, detail={**terms.detail, "measured efficiency": 1 / factors})
     return terms._replace(**times)
+
+
+def _products(hats: Array, weights: Array) -> Array:
+    """hats @ weights, [n, g], one basis function after the other: a BLAS adds them in another order for each number of
+    cards, which changes the last bits. Most of the hats [n, weights] are 0 and left out.
+    """
+    most = int((hats != 0).sum(axis=1).max())
+    terms = np.argsort(hats == 0, axis=1, kind="stable")[:, :most]  # those that are not 0 come first, in order
+    total = np.zeros((len(hats), weights.shape[1]))
+    for at in terms.T:
+        total += np.take_along_axis(hats, at[:, None], axis=1) * weights[at]
+    return total
 
 
 def _tents(places: Array, knots: Array) -> Array:

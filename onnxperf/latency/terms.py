@@ -60,6 +60,13 @@ def plain_terms(
     return KernelTerms(compute, memory, latency, launch, seconds, np.full(shape, ""), none, launches, occupancy)
 
 
+def summed(values: Array) -> Array:
+    """The sum over the first axis [n, ...], one after the other: to the last bit the same for a column whatever stands
+    beside it. `numpy.sum` adds a single column in another order than several.
+    """
+    return np.asarray(np.cumsum(values, axis=0)[-1] if len(values) else np.zeros(np.shape(values)[1:]))
+
+
 def choose(condition: Array, chosen: KernelTerms, other: KernelTerms) -> KernelTerms:
     """`chosen` where the condition [n, g] holds, else `other`; details that only one of the two has are NaN there."""
     none = np.full(np.shape(condition), np.nan)
