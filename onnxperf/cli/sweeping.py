@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnxperf.sweeps.rows import Block
     from onnxperf.sweeps.stream import Model
 
+TIMED = 2  # batches of a model, to tell how long all take
 LARGE = 100_000  # cells: a sweep of more says how long it takes before it begins
 
 
@@ -149,7 +150,7 @@ def _warn(sentence: str) -> None:
 
 
 def _announce(models: Sequence[Model], grid: Grid) -> None:
-    """Say how large a sweep is, and how long its first model makes it seem: a point is timed, once all is loaded."""
+    """Say how large a sweep is, and how long its first model makes it seem: some points are timed, once loaded."""
     from onnxperf.sweeps.engines import cores
     from onnxperf.sweeps.work import Prepared, predicted, prepare
 
@@ -164,9 +165,10 @@ def _announce(models: Sequence[Model], grid: Grid) -> None:
     points, seconds = narrowed.each(), 0.0
     for devices in (grid.devices[:1], grid.devices):  # what is estimated for one card is estimated again for several
         asked, start = tuple((name, devices) for name in grid.precisions), time.perf_counter()
-        predicted(first.data, points[0], narrowed.shapes or {}, narrowed.trip_counts, narrowed.terms, asked)
+        work = [(point, asked) for point in points[0][:TIMED]]
+        predicted(first.data, work, narrowed.shapes or {}, narrowed.trip_counts, narrowed.terms)
         seconds = time.perf_counter() - start
-    hours = seconds * grid.points * len(models) / min(cores(), len(models)) / 3600
+    hours = seconds / len(points[0][:TIMED]) * grid.points * len(models) / min(cores(), len(models)) / 3600
     about = f"{hours:.1f} hours" if hours >= 1 else counted(max(1, round(60 * hours)), "minute")
     click.echo(
         f"onnxperf: about {about} on this machine, if all models are like {first.name}; cached results are reused",

@@ -15,6 +15,7 @@ from onnxperf.ground.errors import Error, ModelError, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, size
 from onnxperf.running.pipeline import Gpu, Request, each, find, read_once, runs, with_batch
+from onnxperf.running.run import Run, share_estimates
 
 MOST_BATCH = 1024  # the largest batch that is tried
 GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency
@@ -124,7 +125,7 @@ def choices(
         raise UsageError("there is nothing to compare: the model's batch is 0")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
-        return _outlined(with_batch(r, batch), [devices[j] for j in at])
+        return _outlined(runs(with_batch(r, batch), [devices[j] for j in at]))
 
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
@@ -207,21 +208,41 @@ def priced(usd_by_card: Mapping[str, float] | None = None) -> dict[str, Price]:
 
 
 def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
-    """The outline of a request on each card, or why there is none.
+    """The outline of a request on each card, or why there is none."""
+    return on_each_of([r], devices)[0]
 
-    Cards share their runs; where one of them can't be predicted, each half is asked for on its own.
+
+def on_each_of(requests: Sequence[Request], devices: Sequence[Device]) -> list[list[Outline | Error]]:
+    """The outline of each of some requests on each card, or why there is none; best of one model at several batches.
+
+    Cards share their runs, and runs estimates; where a card can't be predicted, each half is asked for on its own.
     """
+    placed = [_placed(r, devices) for r in requests]
+    share_estimates({id(run): run for pairs in placed for run, _ in pairs}.values())
+    return [_on_each(r, devices, pairs) for r, pairs in zip(requests, placed, strict=True)]
+
+
+def _placed(r: Request, devices: Sequence[Device]) -> list[tuple[Run, int]]:
+    """The runs of a request as `runs` has them; none where a card can't be predicted."""
     try:
-        return [*_outlined(r, devices)]
+        return runs(r, devices)
+    except Error:
+        return []
+
+
+def _on_each(r: Request, devices: Sequence[Device], placed: Sequence[tuple[Run, int]] = ()) -> list[Outline | Error]:
+    """The outline of a request on each card, or why there is none; placed: its runs, if they are there already."""
+    try:
+        return [*_outlined(placed or runs(r, devices))]
     except Error as e:
         half = len(devices) // 2
-        return [*on_each(r, devices[:half]), *on_each(r, devices[half:])] if half else [e]
+        return [*_on_each(r, devices[:half]), *_on_each(r, devices[half:])] if half else [e]
 
 
-def _outlined(r: Request, devices: Sequence[Device]) -> list[Outline]:
-    """The outline of a request on each card."""
-    placed = runs(r, devices)
-    each = {id(run): outlines(run) for run, _ in placed}  # cards share runs
+def _outlined(placed: Sequence[tuple[Run, int]]) -> list[Outline]:
+    """The outline of each of these devices of runs."""
+    shared = {id(run): run for run, _ in placed}
+    each = {key: outlines(run) for key, run in shared.items()}
     return [each[id(run)][j] for run, j in placed]
 
 

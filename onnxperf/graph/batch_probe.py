@@ -12,7 +12,7 @@ from onnxperf.graph.batch_node import Edit, Guess, NodeAt
 from onnxperf.graph.batch_place import Across, Batch, Place, SameMemory, Unproved, repeated, same_memory
 from onnxperf.graph.batch_repeats import Repeats
 from onnxperf.graph.batch_rules import Places, places_of
-from onnxperf.graph.core import CONTROL, Graph, fresh
+from onnxperf.graph.core import AT_BATCH, CONTROL, Graph, fresh
 from onnxperf.graph.node import infer_node
 from onnxperf.graph.proto import Shape, attributes, domain_of, times
 from onnxperf.graph.state import State
@@ -47,7 +47,7 @@ class Edits:
         """The name of the constant that an edit asks for."""
         if edit.tensor and (edit.tensor, edit.place) in self._constants:
             return self._constants[edit.tensor, edit.place]
-        constant = fresh(f"{edit.tensor or name} at batch {self.batch.new}", state.tensor_names)
+        constant = fresh(f"{edit.tensor or name}{AT_BATCH}{self.batch.new}", state.tensor_names)
         scaled = edit.place.scaled(edit.base, self.batch) if edit.place else edit.base
         if edit.tensor and edit.place:
             value: Array | None = state.values.get(edit.tensor) if prod(scaled) <= MAX_VALUE else None

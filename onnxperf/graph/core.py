@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SEARCHES = frozenset(f"com.microsoft::{name}" for name in ("BeamSearch", "GreedySearch", "Sampling"))
 #: The code of the note on a sequence whose length is not known: no bound on memory holds then.
 UNKNOWN_LENGTH = "unknown-length"
+#: In names of constants that hold a batch, before the batch.
+AT_BATCH = " at batch "
 #: Operators whose bodies become part of the graph.
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"}) | SEARCHES
 

@@ -20,6 +20,7 @@ from onnxperf.latency.estimate import (
     alone,
     correction_name,
     estimate,
+    estimate_works,
     floors,
     single,
     watts_alone,
@@ -31,5 +32,6 @@ from onnxperf.latency.workspace import workspaces
 
 __all__ = [
     "BOUNDS", "Array", "Constants", "Estimates", "HostProcessor", "KernelTerms", "Method", "alone", "correction_name",
-    "estimate", "family_of", "floors", "pipe_on", "rate_on", "shipped", "single", "watts_alone", "workspaces",
+    "estimate", "estimate_works", "family_of", "floors", "pipe_on", "rate_on", "shipped", "single", "watts_alone",
+    "workspaces",
 ]  # fmt: skip

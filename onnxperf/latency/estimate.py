@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
-LEDGERS, CELLS = 4, 1 << 16  # how many are kept, and the most works x devices in each, of some 250 bytes
+LEDGERS, CELLS = 4, 1 << 18  # how many are kept, and the most works x devices in each, of some 250 bytes
 ASKED = (inspect.getfile(Works), inspect.getfile(Constants))  # files of what models ask for fields and constants
 NO_NUMBERS = "negative, infinite or NaN"  # what no term may be
 
@@ -109,6 +110,17 @@ def estimate(
         transfer=transfer, power_factor=factor, links=np.stack([terms.nvlink, terms.pcie, terms.network])[:, rows],
         source=np.where(assumed[:, None], "assumed", sources),
     )  # fmt: skip
+
+
+def estimate_works(each: Sequence[Kernels], devices: Sequence[Device], method: Method, constants: Constants) -> None:
+    """Estimate the works of runs that read the same bytes of weights at once, which `estimate` then finds done. Kernels
+    in the same row, mostly the same layer at another batch, lie side by side.
+    """
+    of_run = ledger(tuple(devices), constants, method.times, each[0].stored_bytes)
+    asked = dict.fromkeys(
+        (k.work, method.layer(k)) for row in zip_longest(*(kernels.rows for kernels in each)) for k in row if k
+    )
+    of_run.entries([w for w, _ in asked], [layer for _, layer in asked])
 
 
 def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, repeats: Array, devices: int) -> Array:

@@ -65,32 +65,35 @@ def least_padded(
     """
     alone = times(works, stored)
     most = np.max(alone.seconds / np.maximum(least_s, LEAST_S), axis=1).tolist()
-    instead = [(i, w) for i, work in enumerate(works.each) for w in larger(work, most[i])]
-    if not instead:
+    asked = [(i, w) for i, work in enumerate(works.each) for w in larger(work, most[i])]
+    if not asked:
         return alone
-    rows = np.array([i for i, _ in instead])
+    rows, pairs = np.array([i for i, _ in asked]), [(w, float(stored[i, 0])) for i, w in asked]
+    each = list(dict.fromkeys(pairs))  # what several could be padded to is estimated once
+    index = {pair: at for at, pair in enumerate(each)}
+    instead = np.array([index[pair] for pair in pairs])
     parts = [
-        times(Works([w for _, w in instead[at : at + CHUNK]], cards), stored[rows[at : at + CHUNK]])
-        for at in range(0, len(instead), CHUNK)
+        times(Works([w for w, _ in part], cards), np.array([[s] for _, s in part]))
+        for part in (each[at : at + CHUNK] for at in range(0, len(each), CHUNK))
     ]
     shape = alone.seconds.shape
     tried = {f: _joined([getattr(t, f) for t in parts], parts, shape[1]) for f in KernelTerms._fields[:-1]}
     best, has_larger = np.zeros(shape, dtype=int), np.zeros((shape[0], 1), dtype=bool)
     has_larger[rows] = True
     for i in np.flatnonzero(has_larger).tolist():
-        at = np.flatnonzero(rows == i)
+        at = instead[rows == i]
         best[i] = at[np.argmin(tried["seconds"][at], axis=0)]
     fields: dict[str, Any] = {f: np.take_along_axis(values, best, axis=0) for f, values in tried.items()}
     chosen = KernelTerms(**fields)
     faster = has_larger & (chosen.seconds < alone.seconds)
-    larger_flops = np.array([w.matrix_flops for _, w in instead], dtype=float)[best]
+    larger_flops = np.array([w.matrix_flops for w, _ in each], dtype=float)[best]
     share = np.where(faster, works.matrix / np.maximum(larger_flops, 1), 1.0)
     useful = chosen.compute * share
     padding = chosen.executed_share / np.maximum(share, 1e-30)
     energy = np.minimum(np.broadcast_to(alone.executed_share, shape), padding)  # zeros take little
     chosen = chosen._replace(compute=useful, latency=chosen.latency + chosen.compute - useful, executed_share=energy)
     if alone.detail and faster.all():  # somebody asks about this one, on one card
-        detail = times(Works([instead[best[0, 0]][1]], cards), stored).detail
+        detail = times(Works([each[best[0, 0]][0]], cards), stored).detail
         chosen = chosen._replace(detail={"padding efficiency": share, **detail})
     return choose(faster, chosen, alone)
 

@@ -8,7 +8,8 @@ kept under these arguments, so that a run under another term, such as a method, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -18,9 +19,19 @@ from numpy.typing import NDArray
 
 from gpu_specs import Device, Host, usual_cluster
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
-from onnxperf.ground.errors import UsageError, counted, printable
+from onnxperf.ground.errors import Error, UsageError, counted, printable
 from onnxperf.ground.names import AMP
-from onnxperf.latency import Constants, Estimates, HostProcessor, Method, estimate, pipe_on, shipped, workspaces
+from onnxperf.latency import (
+    Constants,
+    Estimates,
+    HostProcessor,
+    Method,
+    estimate,
+    estimate_works,
+    pipe_on,
+    shipped,
+    workspaces,
+)
 from onnxperf.lowering.lower import Kernels, lower
 from onnxperf.methods import METHODS
 from onnxperf.passes.plan import Plan
@@ -333,6 +344,20 @@ class Run:
         device, context = self.devices[j], PLATFORMS[self.devices[j].kind].context_bytes
         most = self.most_workspace[j]
         return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
+
+
+def share_estimates(runs: Iterable[Run]) -> None:
+    """Estimate the kernels of runs at several batches at once: what more than one could be padded to is so estimated
+    once. Runs share this where they have the same devices and read as many bytes of weights.
+    """
+    alike: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        with suppress(Error):  # which is raised where the run is asked for
+            alike.setdefault((run.devices, run.method, run.kernels.stored_bytes), []).append(run)
+    for (devices, method, _), several in alike.items():
+        if len(several) > 1:
+            with suppress(Error):
+                estimate_works([run.kernels for run in several], devices, method, several[0].constants)
 
 
 def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:

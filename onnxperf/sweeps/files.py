@@ -91,7 +91,7 @@ def _parquet(path: Path, columns: Mapping[str, type]) -> Iterator[Write]:
                 flush()
 
         def flush() -> None:
-            writer.write_table(pyarrow.Table.from_pylist(held, schema=schema))
+            writer.write_table(pyarrow.table({name: [row[name] for row in held] for name in columns}, schema=schema))
             held.clear()
 
         yield write

@@ -58,13 +58,11 @@ class Grid:
         trips = {name: count for name, count in (self.trip_counts or {}).items() if name in names["trip_counts"]}
         return replace(self, dims=dims, shapes=shapes, trip_counts=trips)
 
-    def each(self) -> list[Point]:
-        """Every point: the sizes of dimensions in order, with all batches each, the largest first: for its workspace
-        the kernels of smaller ones are estimated at once, and need not be estimated for these again.
-        """
+    def each(self) -> list[tuple[Point, ...]]:
+        """Every point: for each set of sizes of dimensions, in order, those at all batches."""
         names = [name for name, _ in self.dims]
         bindings = (tuple(zip(names, sizes, strict=True)) for sizes in product(*(s for _, s in self.dims)))
-        return [Point(dims, batch) for dims in bindings for batch in self.batches[::-1]]
+        return [tuple(Point(dims, batch) for batch in self.batches) for dims in bindings]
 
     @property
     def points(self) -> int:

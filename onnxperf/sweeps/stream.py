@@ -35,16 +35,23 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Task:
-    """A model at a point: what the cache has of it and where the rest is kept, which cards that is in each precision,
-    and how many points are done when it is.
+class _Part:
+    """A model at a point: what the cache has of it and where the rest is kept, and which cards that is in each
+    precision.
     """
 
-    model: str
     point: Point
     cached: Cells
     place: Path | None
     lacks: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A model with some sizes of open dimensions, at all batches; done: how many points are when it is."""
+
+    model: str
+    parts: tuple[_Part, ...]
     done: int
 
 
@@ -60,28 +67,26 @@ def blocks(
     """
     specs = [spec(device) for device in grid.devices]
     nowhere = {name for names in grid.named.values() for name in names} if len(models) > 1 else set()
-    answers: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
+    keys = {(name, j): (name, specs[j]) for name in grid.precisions for j in range(len(specs))}
     failed: Error | None = None
     some, keeps = False, cache
     for task, answer in _in_order(_tasks(models, grid, engine, cache, specs, nowhere), engine.ahead):
         if tell:
             tell(Path(task.model).name, task.done, len(models) * grid.points)
-        new = _cells(task, grid, answer)
-        keys = {(name, j): (name, specs[j]) for name in grid.precisions for j in range(len(specs))}
-        answers[task.point.batch] = {at: new[at] if at in new else task.cached[key] for at, key in keys.items()}
-        some = some or any(isinstance(x, Choice) for x in answers[task.point.batch].values())
-        fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
-        if keeps and task.place and fresh:
-            try:
-                keeps.write(task.place, {**task.cached, **fresh})
-            except EnvironmentFailure as e:
-                keeps = None
-                warn(f"{NOT_CACHED}: {e}")
-        if len(answers) == len(grid.batches):
-            cells = (cell for batch in grid.batches for cell in answers[batch].values())
-            failed = failed or next((x for x in cells if isinstance(x, Error)), None)
-            yield block(task.model, task.point.dims, grid, answers)
-            answers = {}
+        answers: dict[int | None, dict[tuple[str, int], Choice | Error]] = {}
+        for part, new in zip(task.parts, _cells(task, answer), strict=True):
+            answers[part.point.batch] = {at: new[at] if at in new else part.cached[key] for at, key in keys.items()}
+            fresh = {keys[at]: cell for at, cell in new.items() if isinstance(cell, Choice)}
+            if keeps and part.place and fresh:
+                try:
+                    keeps.write(part.place, {**part.cached, **fresh})
+                except EnvironmentFailure as e:
+                    keeps = None
+                    warn(f"{NOT_CACHED}: {e}")
+        cells = [cell for at in answers.values() for cell in at.values()]
+        some = some or any(isinstance(x, Choice) for x in cells)
+        failed = failed or next((x for x in cells if isinstance(x, Error)), None)
+        yield block(task.model, task.parts[0].point.dims, grid, answers)
     if nowhere:
         raise UsageError(f"no model has a dimension, tensor or loop {', '.join(map(repr, sorted(nowhere)))}")
     if failed and not some:
@@ -91,11 +96,18 @@ def blocks(
 def _tasks(
     models: Sequence[Model], grid: Grid, engine: Engine, cache: Cache | None, specs: Sequence[str], nowhere: set[str]
 ) -> Iterator[tuple[_Task, Future[Answer | Error]]]:
-    """Every model at every point, and the answer to come on what the cache lacks.
+    """Every model with all sizes, and the answer to come on what the cache lacks.
 
     nowhere: names that no model had so far; those that a model has are taken off.
     """
     whole = tuple((name, tuple(range(len(specs)))) for name in grid.precisions)
+
+    def part(read: Prepared, narrowed: Grid, point: Point) -> _Part:
+        place = cache.place(read, narrowed, point) if cache else None
+        cached = cache.read(place) if cache and place else {}
+        lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in cached)) for x, at in whole)
+        return _Part(point, cached, place, tuple(x for x in lacks if x[1]))
+
     open_batch = grid.batches != (None,)
     reads = (
         ((i, m), engine.reads.submit(prepare, m.source, m.examples, open_batch, grid.named))
@@ -108,32 +120,32 @@ def _tasks(
             nowhere -= {name for names in read.names.values() for name in names}
             narrowed = grid.narrowed(read.names)
         points = narrowed.each()
-        for n, point in enumerate(points, 1):
+        for n, at_batches in enumerate(points, 1):
             done = i * grid.points + n * grid.points // len(points)
             if isinstance(read, Error):
-                yield _Task(name, point, {}, None, whole, done), _answered(read)
+                yield _Task(name, tuple(_Part(p, {}, None, whole) for p in at_batches), done), _answered(read)
                 continue
-            place = cache.place(read, narrowed, point) if cache else None
-            cached = cache.read(place) if cache and place else {}
-            lacks = tuple((x, tuple(j for j in at if (x, specs[j]) not in cached)) for x, at in whole)
-            asked = tuple((x, tuple(grid.devices[j] for j in at)) for x, at in lacks if at)
-            task = _Task(name, point, cached, place, tuple(x for x in lacks if x[1]), done)
+            task = _Task(name, tuple(part(read, narrowed, point) for point in at_batches), done)
+            asked = [(x.point, tuple((p, tuple(grid.devices[j] for j in at)) for p, at in x.lacks)) for x in task.parts]
             shapes = {**read.shapes, **(narrowed.shapes or {})}
-            work = read.data, point, shapes, narrowed.trip_counts, narrowed.terms, asked
-            yield task, engine.predicts.submit(predicted, *work) if asked else _answered((edition(), []))
+            work = read.data, asked, shapes, narrowed.trip_counts, narrowed.terms
+            some = any(of_point for _, of_point in asked)
+            yield task, engine.predicts.submit(predicted, *work) if some else _answered((edition(), [[]] * len(asked)))
 
 
-def _cells(task: _Task, grid: Grid, answer: Answer | Error) -> dict[tuple[str, int], Choice | Error]:
-    """What was answered, by precision and the card's index. Raises EnvironmentFailure where others answered."""
-    places = [(name, j) for name, at in task.lacks for j in at]
+def _cells(task: _Task, answer: Answer | Error) -> list[dict[tuple[str, int], Choice | Error]]:
+    """What was answered on each point, by precision and the card's index. Raises EnvironmentFailure where others
+    answered.
+    """
+    places = [[(name, j) for name, at in part.lacks for j in at] for part in task.parts]
     if isinstance(answer, Error):
-        return dict.fromkeys(places, answer)
+        return [dict.fromkeys(at, answer) for at in places]
     made_by, cells = answer
     if made_by != edition():
         raise EnvironmentFailure(
             f"a worker has another onnxperf, {made_by}, than this one, {edition()}: install this version there"
         )
-    return dict(zip(places, (cell for column in cells for cell in column), strict=True))
+    return [dict(zip(at, of_point, strict=True)) for at, of_point in zip(places, cells, strict=True)]
 
 
 def _answered(answer: Answer | Error) -> Future[Answer | Error]:

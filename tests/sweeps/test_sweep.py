@@ -42,7 +42,8 @@ class Counting(Here):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if fn is predicted:
-            self.points.append((args[1], {name: [d.id for d in devices] for name, devices in args[-1]}))
+            lacking = ((point, asked) for point, asked in args[1] if asked)
+            self.points += [(p, {name: [d.id for d in devices] for name, devices in asked}) for p, asked in lacking]
         self.reads += fn is prepare
         return super().submit(fn, *args, **kwargs)
 
@@ -72,6 +73,26 @@ def test_each_row_is_a_prediction() -> None:
         assert (r.model, r.runtime, r.dims) == ("net", "ort-cuda", ())
     [p4] = [r for r in found.rows if r.gpu == "p4" and r.batch == 1 and r.precision == "fp32"]
     assert p4.usd_per_million == pytest.approx(1e6 * (p4.seconds or 0) / 3600)
+
+
+@pytest.mark.parametrize(
+    ("model", "terms"),
+    [
+        (net(), {"precision": "fp16", "streams": 2}),
+        (net(8), {"cuda_graph": True}),
+        (net(), {"runtime": "tensorrt", "precision": "int8"}),
+        (net(), {"runtime": "torch-eager", "mode": "training"}),
+        (net(), {"runtime": "torch-compile", "precision": "bf16"}),
+        (seq(768), {"dims": {"seq": 128}}),  # 6 x 128 is 768
+    ],
+    ids=lambda x: " ".join(map(str, x.values())) if isinstance(x, dict) else "",
+)
+def test_many_batches_are_the_same_to_the_last_bit(model: onnx.ModelProto, terms: dict[str, Any]) -> None:
+    asked = {"gpu": ["t4", "p100", "l4", "h100"], "batch": [1, 2, 3, 5, 6, 7, 12, 13, 32], **terms}
+    for row in sweep(model, **asked).rows[::5]:
+        p = predict(model, gpu=row.gpu, batch=row.batch, **terms)
+        same = p.seconds, p.low_seconds, p.high_seconds, p.watts, p.memory.reserved_bytes, p.memory.fits
+        assert (row.seconds, row.low_seconds, row.high_seconds, row.watts, row.process_bytes, row.fits) == same
 
 
 def choices(seconds: list[float], fits: list[bool]) -> list[Choice]:

@@ -1,0 +1,187 @@
+"""The graphs of a model at many batches, of which a few are read: between these, every size grows by equal steps.
+
+What is read are the ends of a stretch of batches, the second, and the one with the most factors of two. If these are
+the same but for whole numbers, which lie on a straight line each, the others are taken from it; else the stretch is cut
+in two. A batch is read by itself where one of its sizes equals another size of the model by chance, which fusions and
+broadcasts could take for a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from onnxperf.graph.core import AT_BATCH, Graph
+from onnxperf.graph.open_dims import Open
+from onnxperf.ground.errors import Error
+from op_models import Operator, Tensor
+
+FEW = 4  # batches that are read: fewer than these are read each
+
+Load = Callable[[int], Graph]
+
+
+class _NoLine(Exception):
+    """Two graphs differ in more than sizes, or a batch has no whole size."""
+
+
+def graphs_at(load: Load, batches: Sequence[int]) -> Iterator[Graph | Error]:
+    """The graph at each of these ascending batches, as `load` reads it, or why there is none; each when it is asked
+    for.
+    """
+    read: dict[int, Graph | Error] = {}
+
+    def at(batch: int) -> Graph | Error:
+        if batch not in read:
+            try:
+                read[batch] = load(batch)
+            except Error as e:
+                read[batch] = e
+        return read[batch]
+
+    def filled(part: Sequence[int]) -> Iterator[Graph | Error]:
+        if len(part) <= FEW:
+            yield from map(at, part)
+            return
+        line = _line({batch: at(batch) for batch in (part[0], part[-1], part[1], max(part, key=_twos))})
+        if line is None:  # where the first is unlike the second, as one is that needs no change, it is left out
+            first, second, last = at(part[0]), at(part[1]), at(part[-1])
+            cut = 1 if not _alike(first, second) and _alike(second, last) else len(part) // 2
+            yield from filled(part[:cut])
+            yield from filled(part[cut:])
+            return
+        for batch in part:
+            yield read[batch] if batch in read else line.at(batch) or at(batch)
+
+    return filled(batches)
+
+
+def _twos(batch: int) -> int:
+    """The largest power of two that divides a batch."""
+    return batch & -batch
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The line through a graph at a batch and another at a later one. fixed: the sizes of tensors that don't change;
+    growing: the others, at both.
+    """
+
+    low: Graph
+    high: Graph
+    fixed: frozenset[int]
+    growing: frozenset[tuple[int, int]]
+
+    def at(self, batch: int) -> Graph | None:
+        """The graph at a batch; None where a size equals another by chance, or is no whole number."""
+        try:
+            sizes = [self.number(*pair, batch) for pair in self.growing]
+            return None if len({*sizes} - self.fixed) < len(sizes) else self.graph(batch)
+        except _NoLine:
+            return None
+
+    def graph(self, batch: int) -> Graph:
+        """The graph at a batch; _NoLine where there is none."""
+        others: dict[int, Tensor] = {}  # by the identity of the one at the lower batch, which stays there
+
+        def tensor(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+            if a is None or b is None or a == b:
+                return a
+            if id(a) not in others:
+                shape, value = self.value(a.shape, b.shape, batch), self.value(a.value, b.value, batch)
+                others[id(a)] = replace(a, name=_named(a.name, self.low.batch, batch), shape=shape, value=value)
+            return others[id(a)]
+
+        def tensors(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple([tensor(x, y) for x, y in zip(a, b, strict=True)])
+
+        low, high, operators = self.low, self.high, list[Operator]()
+        for a, b in zip(low.operators, high.operators, strict=True):
+            inputs, outputs = tensors(a.inputs, b.inputs), tensors(a.outputs, b.outputs)
+            attrs = a.attrs if a.attrs == b.attrs else self.value(a.attrs, b.attrs, batch)
+            operators.append(replace(a, inputs=inputs, outputs=outputs, attrs=attrs))
+        inputs, outputs = tensors(low.inputs, high.inputs), tensors(low.outputs, high.outputs)
+        return replace(low, operators=tuple(operators), inputs=inputs, outputs=outputs, batch=batch)
+
+    def value(self, a: Any, b: Any, batch: int) -> Any:
+        """What is between two values: of whole numbers, and of those in tuples, lists and mappings."""
+        if type(a) is not type(b):
+            raise _NoLine
+        if isinstance(a, dict) and a.keys() == b.keys():
+            return {name: self.value(a[name], b[name], batch) for name in a}
+        if isinstance(a, tuple | list) and len(a) == len(b):
+            return type(a)([self.value(x, y, batch) for x, y in zip(a, b, strict=True)])
+        if isinstance(a, Open):
+            return Open(self.number(a, b, batch), a.symbol, a.from_data, a.ranked)
+        return self.number(a, b, batch) if type(a) is int else _same(a, b)
+
+    def number(self, a: int, b: int, batch: int) -> int:
+        """The whole number between two; _NoLine where there is none."""
+        size, rest = divmod((b - a) * (batch - self.low.batch), self.high.batch - self.low.batch)
+        if rest:
+            raise _NoLine
+        return int(a) + size
+
+
+def _line(read: Mapping[int, Graph | Error]) -> _Line | None:
+    """The line through the first two of these graphs, by batch, on which the others are; None where there is none."""
+    graphs = [g for batch, g in read.items() if isinstance(g, Graph) and g.batch == batch]
+    if len(graphs) < len(read) or not all(_alike(graphs[0], g) for g in graphs[1:]):
+        return None
+    low, high, *others = graphs
+    pairs = [(a, b) for x, y in zip(_tensors(low), _tensors(high), strict=True)
+             for a, b in zip(x.shape, y.shape, strict=True)]  # fmt: skip
+    fixed = frozenset(int(a) for a, b in pairs if a == b)
+    line = _Line(low, high, fixed, frozenset((int(a), int(b)) for a, b in pairs if a != b))
+    try:
+        same = all(_content(line.graph(g.batch)) == _content(g) for g in others)
+    except _NoLine:
+        return None
+    return line if same else None
+
+
+def _tensors(graph: Graph) -> list[Tensor]:
+    """All tensors, as often as they stand in the graph."""
+    of_operators = (t for o in graph.operators for t in (*o.present, *o.outputs))
+    return [*graph.inputs, *graph.outputs, *of_operators]
+
+
+def _alike(a: Graph | Error, b: Graph | Error) -> bool:
+    """Whether two graphs are the same but for whole numbers in shapes, values and attributes."""
+    return isinstance(a, Graph) and isinstance(b, Graph) and _form(a) == _form(b)
+
+
+def _named(name: str, at: int, batch: int) -> str:
+    """A name at another batch, which names of constants can have in them."""
+    return name.replace(f"{AT_BATCH}{at}", f"{AT_BATCH}{batch}")
+
+
+def _form(graph: Graph) -> Any:
+    """All of a graph but numbers."""
+    tensors = [
+        (_named(t.name, graph.batch, 0), t.dtype, t.kind, [_dim(d)[1:] for d in t.shape], t.value is None)
+        for t in _tensors(graph)
+    ]
+    operators = [
+        (o.name, o.type, o.version, o.nodes, o.place, o.repeat, [t is None for t in o.inputs], len(o.outputs))
+        for o in graph.operators
+    ]
+    return tensors, operators, [note.code for note in graph.notes], len(graph.inputs), graph.modules
+
+
+def _content(graph: Graph) -> Any:
+    """All numbers of a graph."""
+    return [(t.shape, t.value) for t in _tensors(graph)], [o.attrs for o in graph.operators]
+
+
+def _dim(size: int) -> tuple[Any, ...]:
+    """A size with what a session knows of it."""
+    return (int(size), size.symbol, size.from_data, size.ranked) if isinstance(size, Open) else (size,)
+
+
+def _same(a: Any, b: Any) -> Any:
+    """What two graphs have in common; _NoLine where they differ in it."""
+    if a != b:
+        raise _NoLine
+    return a
