@@ -88,8 +88,8 @@ def test_each_row_is_a_prediction() -> None:
     ids=lambda x: " ".join(map(str, x.values())) if isinstance(x, dict) else "",
 )
 def test_many_batches_are_the_same_to_the_last_bit(model: onnx.ModelProto, terms: dict[str, Any]) -> None:
-    asked = {"gpu": ["t4", "p100", "l4", "h100"], "batch": [1, 2, 3, 5, 6, 7, 12, 13, 32], **terms}
-    for row in sweep(model, **asked).rows[::5]:
+    asked = {"gpu": ["t4", "p100", "h100"], "batch": [1, 2, 3, 5, 6, 12, 32], **terms}
+    for row in sweep(model, **asked).rows[::4]:
         p = predict(model, gpu=row.gpu, batch=row.batch, **terms)
         same = p.seconds, p.low_seconds, p.high_seconds, p.watts, p.memory.reserved_bytes, p.memory.fits
         assert (row.seconds, row.low_seconds, row.high_seconds, row.watts, row.process_bytes, row.fits) == same
