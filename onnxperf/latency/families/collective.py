@@ -22,6 +22,9 @@ MEASURED = 8
 #: NCCL's channels, each of which keeps an SM, over NVLink and over PCIe, as its log has them ("24 coll channels"); from
 #: memory of logs of A100 and H100 with NVSwitch, and of cards without NVLink.
 CHANNELS, PCIE_CHANNELS = 24, 4
+#: The share of a link that NCCL reckons with where NVSwitch adds up an all-reduce (NVLink SHARP), by major compute
+#: capability (NCCL, src/tuning/nvls.cc: nvlsEfficiency); older switches add up nothing.
+ADDED_UP = {9: 0.85, 10: 0.74}
 
 
 def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -29,14 +32,15 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
 
     a = start + hop x steps^growth; a ring of n GPUs has n - 1 steps, an all-reduce twice as many, an all-to-all
     `all_to_all_steps` of them. b = message x traffic / (share x link): share is at most 1, traffic ((n - 1) / n) ^
-    traffic_power, twice that for an all-reduce. At a power of 1 that would be what a GPU sends
+    traffic_power, for an all-reduce 2 ((n - 1) / n) ^ reduce_power. At a power of 1 that would be what a GPU sends
     (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md); its channels copy its own part, too, which is
-    the larger the fewer GPUs there are. Over PCIe the bus is slower than that copy, and traffic is what is sent. The
-    term between a and b is what messages of a middling size miss of the bandwidth (protocols LL, LL128 and Simple).
-    Over a host's PCIe bus, which more than two GPUs have to share, the share falls by a power of their number. Between
-    nodes, rings are held to what the network gives their GPUs of one node together, and latencies are those of a tree:
-    assumed, no open measurement tells of it. Without a switch, an all-to-all is assumed to reach half of the link. An
-    exchange takes b / seconds of its link while it runs: the rest of its time is latency.
+    the larger the fewer GPUs there are. Over PCIe the bus is slower than that copy, and traffic is what is sent. Where
+    a switch adds up, an all-reduce sends less: `_gain`. The term between a and b is what messages of a middling size
+    miss of the bandwidth (protocols LL, LL128 and Simple). Over a host's PCIe bus, which more than two GPUs have to
+    share, the share falls by a power of their number. Between nodes, rings are held to what the network gives their
+    GPUs of one node together, and latencies are those of a tree: assumed, no open measurement tells of it. Without a
+    switch, an all-to-all is assumed to reach half of the link. An exchange takes b / seconds of its link while it runs:
+    the rest of its time is latency.
     """
     coef = cards.constants.collective
     kinds = _kinds(works)
@@ -47,7 +51,8 @@ def collective(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     tree_s = passes * np.log2(np.maximum(at.nodes, 1)) * at.network_s
     short_s = (coef["start_s"] + coef["hop_s"] * steps ** coef["growth"] * deeper) * cards.launch + tree_s
     reached = at.link * _share(n, kinds, at, coef)
-    sent = passes * ((n - 1) / n) ** np.where(at.over_pcie, 1.0, coef["traffic_power"])
+    power = np.where(reduce, coef["reduce_power"], coef["traffic_power"])
+    sent = passes * ((n - 1) / n) ** np.where(at.over_pcie, 1.0, power) / np.where(reduce, _gain(n, at), 1.0)
     out = np.where(at.nodes > 1, (n - at.in_node) / n, sent)
     rate = np.where(at.nodes > 1, np.minimum(reached, np.where(to_all, 1, at.in_node) * at.network_Bps), reached)
     long_s = works["bytes"] * np.where(kinds == "send", 1.0, np.where(to_all, out, sent)) / rate
@@ -74,6 +79,13 @@ def _share(n: Array, kinds: Array, at: _Joined, coef: Mapping[str, float]) -> Ar
     return np.minimum(np.where(np.isnan(at.efficiency), share, at.efficiency), 1.0)
 
 
+def _gain(n: Array, at: _Joined) -> Array:
+    """How much faster a large all-reduce is where the switch adds up, and NCCL has it do that [n, g]: a GPU then sends
+    its message and its part of the sum, 1 + 1 / n for 2 (n - 1) / n in a ring.
+    """
+    return np.maximum(np.where(at.nodes > 1, 1.0, at.added_up * 2 * (n - 1) / (n + 1)), 1.0)
+
+
 def link_s(works: Works, cards: Cards) -> Array:
     """What each GPU has to send, at its link's full rate: all of a message to one other, else (n - 1) / n of it."""
     n = np.maximum(works["ranks"], 1)
@@ -97,6 +109,7 @@ class _Joined(NamedTuple):
     over_pcie: Array
     switched: Array
     efficiency: Array
+    added_up: Array
     network_Bps: Array
     network_s: Array
 
@@ -114,6 +127,7 @@ def _joined(works: Works, cards: Cards) -> _Joined:
     return _Joined(
         np.where(over_pcie, column("pcie_Bps"), column("link_Bps")), in_node, np.ceil(ranks / in_node), over_pcie,
         column("switched"), np.array([[np.nan if c.efficiency is None else c.efficiency for c in clusters]]),
+        column("switched") * np.array([[ADDED_UP.get(d.capability[0], 0.0) for d in cards.devices]]),
         np.maximum(column("network_Bps"), 1.0), column("network_s"),
     )  # fmt: skip
 
@@ -133,6 +147,7 @@ SET = ConstantSet(
         Parameter("collective.share", "of the link's rate: rings with large messages", 0.75, 0.3, 1.0),
         Parameter("collective.all_to_all_share", "the same of an all-to-all", 0.75, 0.3, 1.0),
         Parameter("collective.traffic_power", "the power of (n - 1) / n by which NVLink traffic grows", 0.7, 0.5, 1.0),
+        Parameter("collective.reduce_power", "the same of an all-reduce", 0.7, 0.5, 1.0),
         Parameter("collective.overlap", "of the term between latency and bandwidth: rings", 1.0, 0.5),
         Parameter("collective.overlap_reduce", "the same of an all-reduce", 1.0, 0.5),
         Parameter("collective.overlap_to_all", "the same of an all-to-all", 1.0, 0.5),
