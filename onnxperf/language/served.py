@@ -91,10 +91,10 @@ def _taking(o: Outline, seconds: float) -> Outline:
 
 
 def changes(run: Run, engine: Engine) -> list[float]:
-    """Seconds by which an engine changes each kernel: what its all-reduces save, and where the norm behind a small one
-    is in it, that norm; and what choosing experts adds to their products.
+    """Seconds by which an engine changes each kernel, all its repeats together: what its all-reduces save, and where
+    the norm behind a small one is in it, that norm; and what choosing experts adds to their products.
     """
-    each = [engine.routing_s if k.op in EXPERTS else 0.0 for k in run.kernels.rows]
+    each = [engine.routing_s * k.repeat if k.op in EXPERTS else 0.0 for k in run.kernels.rows]
     if engine.reduce is None:
         return each
     cluster, small = run.devices[0].cluster or usual_cluster(run.devices[0]), False
@@ -104,11 +104,11 @@ def changes(run: Run, engine: Engine) -> list[float]:
             inside = (size.ranks - 1) * size.stride < cluster.linked and cluster.link_Bps > cluster.pcie_Bps
             reduces = size.kind == "all_reduce" and inside
             shape = size.bytes, size.ranks, cluster.link_Bps, run.devices[0].capability[0]
-            mapped = engine.reduce.seconds(*shape) if reduces else seconds
+            mapped = engine.reduce.seconds(*shape) * k.repeat if reduces else seconds
             small = mapped < seconds
-            each[i] -= max(seconds - mapped, 0.0) * k.repeat
+            each[i] -= max(seconds - mapped, 0.0)
         elif small and engine.norms and k.op.endswith(NORM):
-            each[i], small = each[i] - seconds * k.repeat, False
+            each[i], small = each[i] - seconds, False
     return each
 
 

@@ -72,7 +72,7 @@ def test_few_gpus_reach_less_of_nvlink_and_more_of_a_shared_bus() -> None:
 
 
 def test_a_switch_adds_up() -> None:
-    """Bus bandwidth of 512 MiB in half precision, GB/s, as nccl-tests measured it: rings on A100, and on up to 4 H200."""
+    """Bus bandwidth of 512 MiB in half precision, GB/s, by nccl-tests: rings on A100, and on up to 4 H200."""
     measured = {
         ("a100-sxm4-80gb", 8): 222, ("h200-sxm", 2): 317, ("h200-sxm", 4): 349, ("h200-sxm", 8): 460,
         ("b200-sxm", 4): 627, ("b200-sxm", 8): 693,
