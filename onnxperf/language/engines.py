@@ -68,7 +68,8 @@ class Engine:
     (onnxperf/lab/served), launch_s, one figure for all, and routing_s to those of experts as well: what a layer of
     experts takes beside its products and the sum, in `routing` small kernels (choice of experts, counting and sorting
     of tokens, activation, quantisation of both products' rows, copies: as in vllm/model_executor/layers/fused_moe).
-    front_s: between the end of a request and the arrival of the next at the scheduler, in a closed loop.
+    front_s: from the client to the scheduler and back, which is also between the end of a request and the next that
+    arrives in a closed loop; ahead: it prepares an iteration while the one before it runs, see `Server`.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Engine:
     request_s: float = 0.0
     launch_s: float = 0.0
     front_s: float = 0.0
+    ahead: bool = False
     routing_s: float = 0.0
     routing: int = 0
 
@@ -123,9 +125,9 @@ ENGINES: Mapping[str, Engine] = {
     ),
     # SGLang 0.5. python/sglang/srt/server_args.py, _handle_gpu_memory_settings: chunked_prefill_size and
     # cuda_graph_max_bs by the memory of a card, of which the memory set apart follows; page_size 1; enable_mixed_chunk
-    # off, so that prompts go before decode steps.
+    # off, so that prompts go before decode steps; disable_overlap_schedule off, so that iterations are prepared ahead.
     "sglang": Engine(
-        "sglang", "SGLang", mixed=False, apart=True, joined=True,
+        "sglang", "SGLang", mixed=False, ahead=True, apart=True, joined=True,
         tiers=(
             Tier(20, 2048, (8, 8)), Tier(35, 2048, (24, 80)), Tier(60, 4096, (32, 160)), Tier(160, 8192, (256, 512)),
             Tier(inf, 16384, (512, 512)),
@@ -135,9 +137,10 @@ ENGINES: Mapping[str, Engine] = {
     ),
     # TensorRT-LLM 1.0. tensorrt_llm/llmapi/llm_args.py: max_num_tokens 8192, enable_chunked_prefill off, so that
     # prompts stay whole, KvCacheConfig.free_gpu_memory_fraction ("default is 90%"), tokens_per_block 32; its all-reduce
-    # has the residual and the norm behind it in it (AllReduceFusionOp.RESIDUAL_RMS_NORM).
+    # has the residual and the norm behind it in it (AllReduceFusionOp.RESIDUAL_RMS_NORM); disable_overlap_scheduler
+    # off, so that step n + 1 is launched before what step n gave is looked at (docs, features/overlap-scheduler).
     "trtllm": Engine(
-        "trtllm", "TensorRT-LLM", tiers=(Tier(inf, 8192),), whole=True, cache=0.9, block=32, joined=True,
+        "trtllm", "TensorRT-LLM", tiers=(Tier(inf, 8192),), whole=True, ahead=True, cache=0.9, block=32, joined=True,
         norms=True,
         reduce=Reduce(((8, 4.5e-6), (9, 3.0e-6), (10, 4.7e-6)), 0.07e-6, 0.60, 14e-6),
         step_s=0.5e-3, request_s=5e-6, launch_s=60e-6, front_s=20e-3, routing_s=20e-6, routing=5,

@@ -263,12 +263,12 @@ def simulate_pools(
     def start(k: int, seconds: float) -> None:
         request = served[k]
         request.arrival = replace(request.arrival, seconds=seconds)
-        clock.at(seconds, partial(first[k % len(first)].arrive, request))
+        clock.at(seconds + server.front_s, partial(first[k % len(first)].arrive, request))
 
     def end(now: float) -> None:
         nonlocal sent
         if sent < len(served):
-            start(sent, now + server.front_s)
+            start(sent, now)
             sent += 1
 
     turns = {id(request): k for k, request in enumerate(served)}

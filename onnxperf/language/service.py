@@ -30,8 +30,9 @@ MAX_TOKENS = 50_000_000  # that are generated in a simulation: less than a minut
 class Server:
     """running: requests that may be in the batch; cache_tokens: for which the cache has room; budget: new tokens of an
     iteration, of prompts and decode steps. mixed: prompts and decode steps share an iteration, else prompts go first;
-    whole: a prompt is not divided unless it is longer than the budget. front_s: between the end of a request in a
-    closed loop and the arrival of the next at the scheduler. block: tokens of a block of the cache. width: tokens of
+    whole: a prompt is not divided unless it is longer than the budget. front_s: from the client to the scheduler and
+    back, which is in every time to first token. ahead: an iteration is prepared while the one before it runs, so that
+    what arrives meanwhile waits for the next but one. block: tokens of a block of the cache. width: tokens of
     each request that a decode step runs, with a draft those it proposed and one more; per_step: that it gives, on
     average.
     """
@@ -42,6 +43,7 @@ class Server:
     mixed: bool = True
     whole: bool = False
     front_s: float = 0.0
+    ahead: bool = False
     block: int = 1
     width: int = 1
     per_step: float = 1.0
@@ -167,29 +169,31 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
     served = tuple(Served(a, taken=a.cached) for a in arrivals)
     b = Running(server, server.cache_tokens)
     sent = min(concurrency or len(served), len(served))  # whose arrival is known
-    now, busy, coming = arrivals[0].seconds, 0.0, 0
+    now, busy, coming = arrivals[0].seconds + server.front_s, 0.0, 0
+    prepared = now  # the last moment at which who arrives may join the next iteration
     iterations = decoded = prompted = 0
     last: list[tuple[float, int]] = []  # when tokens were last given, and to how many requests that still decode
     gaps = defaultdict[float, int](int)
     while True:
-        while coming < sent and served[coming].arrival.seconds <= now:
+        while coming < sent and served[coming].arrival.seconds + server.front_s <= prepared:
             b.waiting.append(served[coming])
             coming += 1
         b.admit()
         if not b.decoding and not b.prompts:
             if coming == sent:
                 break
-            now = served[coming].arrival.seconds
+            now = prepared = max(now, served[coming].arrival.seconds + server.front_s)
             continue
         joined = b.decoding if server.mixed or not b.prompts else 0  # that decode in this iteration
         new, past, done = chunks(b.prompts, server.budget - joined * server.width, now, server.whole)
         steps, mean = 1, b.context / b.decoding if joined else 0.0
         if not new:
             free = not b.waiting and b.decoding < server.running and coming < sent
-            until = served[coming].arrival.seconds - now if free else None
+            until = served[coming].arrival.seconds + server.front_s - now if free else None
             steps = steps_until(b.due[0] - b.iteration, until, partial(price, joined), mean, server.per_step)
         each = price(joined, mean + (steps - 1) / 2 * server.per_step if joined else 0.0, new, past)
         now, busy, iterations = now + steps * each, busy + steps * each, iterations + steps
+        prepared = now - each if server.ahead else now
         decoded, prompted = decoded + steps * joined, prompted + new
         if joined:
             b.iteration, b.context = b.iteration + steps, b.context + steps * joined * server.per_step
@@ -200,7 +204,7 @@ def simulate(arrivals: Sequence[Arrival], server: Server, price: Price, concurre
             b.begin(request, now)
         for _ in b.finished(now) if joined or done else ():
             if concurrency and sent < len(served):
-                served[sent].arrival = replace(served[sent].arrival, seconds=now + server.front_s)
+                served[sent].arrival = replace(served[sent].arrival, seconds=now)
                 sent += 1
         last = [(now, b.decoding)] if joined else [*last, (now, sum(s.arrival.output > 1 for s in done))]
     return Simulation(served, now - arrivals[0].seconds, busy, iterations, decoded, prompted, tuple(gaps.items()))

@@ -111,7 +111,7 @@ def serve(
     room = cache_tokens(steps, most, budget, each)
     shape = e.block, steps.width, steps.per_step
     least = 0 if pools else most * steps.width + 1
-    server = Server(most, room, max(budget, least), e.mixed, e.whole, e.front_s, *shape)
+    server = Server(most, room, max(budget, least), e.mixed, e.whole, e.front_s, e.ahead, *shape)
     by = prices(steps, most, budget, tell)
     services = tuple(
         _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by, pools)

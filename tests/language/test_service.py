@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -117,13 +118,27 @@ def test_a_closed_loop_has_the_mean_of_its_formula(n: int, mixed: bool) -> None:
 
 
 def test_a_closed_loop_has_as_many_requests_at_any_time() -> None:
-    """Each arrives as another ends, after what the server's front takes; a request alone is never disturbed."""
+    """Each is sent as another ends, and is with the scheduler after what the server's front takes; a request alone is
+    never disturbed.
+    """
     found = simulate(loop(7, 90), Server(7, 10**9, 1000, front_s=0.5), linear(1.0, 0.01), 7)
     ends = sorted(s.end for s in found.served)
     arrivals = [s.arrival.seconds for s in found.served]
-    assert arrivals[:7] == [0.0] * 7 and arrivals[7:] == pytest.approx([e + 0.5 for e in ends[:83]])
-    alone = simulate(loop(1, 9), ROOMY, linear(1.0, 0.01), 1).served
-    assert [s.to_first_token for s in alone] == pytest.approx([1.0] * 9)
+    assert arrivals[:7] == [0.0] * 7 and arrivals[7:] == ends[:83]
+    assert all(s.waiting >= 0.5 for s in found.served)
+    alone = simulate(loop(1, 9), replace(ROOMY, front_s=0.5), linear(1.0, 0.01), 1).served
+    assert [s.to_first_token for s in alone] == pytest.approx([1.5] * 9)
+    assert [s.arrival.seconds for s in alone[1:]] == [s.end for s in alone[:-1]]
+
+
+@pytest.mark.parametrize(("ahead", "start"), [(False, 4.0), (True, 5.0)])
+def test_an_iteration_that_is_prepared_ahead_takes_nobody_who_comes_later(ahead: bool, start: float) -> None:
+    """Who comes in the fourth of steps of a second joins the fifth, or where that is prepared by then, the sixth."""
+    arrivals = [Arrival(0.0, 1, 20), Arrival(3.4, 1, 20)]
+    server = replace(ROOMY, ahead=ahead)
+    one, other = simulate(arrivals, server, lambda decoding, context, new, past: 1.0 if decoding else 1e-9).served
+    assert (one.start, other.start) == pytest.approx((0.0, start))
+    assert (other.first - other.start, one.each_token, other.each_token) == pytest.approx((1.0, 1.0, 1.0))
 
 
 def test_equal_lengths_keep_prompts_together_where_they_go_first() -> None:

@@ -49,6 +49,12 @@ class Setup:
         """Whether it is a mixture of experts."""
         return any("experts" in key for key in configurations()[self.model])
 
+    @property
+    def built(self) -> str:
+        """The first of the models that have its configuration: they are one, whatever they are published as."""
+        models = configurations()
+        return next(name for name, config in models.items() if config == models[self.model])
+
 
 @dataclass(frozen=True, slots=True)
 class Served:

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from onnxperf.export.decoder_config import config_of
-from onnxperf.lab.served.__main__ import line, width
+from onnxperf.lab.served.__main__ import holding, line, width
 from onnxperf.lab.served.rows import COLUMNS, FILE, configurations, predicted, rows
 from onnxperf.language.serving import Service
 
@@ -50,7 +50,13 @@ def test_names_of_rows_say_how_many_requests_and_gpus_there_are(tmp_path: Path) 
 
 
 def test_ranges_hold_rows_of_a_group_that_nobody_has_seen() -> None:
-    """Groups count alike: of four rows of one and one of another, the one counts for half."""
+    """Of two, the first's 80% hold half of the second: only from 91% on both hold eight in ten on average."""
+    assert holding([[0.1] * 9 + [0.2], [0.1] * 5 + [0.15] * 5]) == pytest.approx((0.91, 0.15, 0.175, 0.95, 0.9))
+    assert holding([[0.1] * 8 + [0.3] * 2] * 2) == pytest.approx((0.8, 0.1, 0.1, 0.8, 0.8))
+
+
+def test_widths_count_groups_alike() -> None:
+    """Of four rows of one and one of another, the one counts for half."""
     assert width([[0.1, 0.2, 0.3, 0.4], [0.9]]) == 0.9
     assert width([[0.1, 0.2, 0.3, 0.4, 0.5]]) == 0.4
     assert width([[0.1] * 9 + [0.2], [0.1] * 7 + [0.3] * 3]) == 0.1
