@@ -73,12 +73,12 @@ class Served:
 
     @property
     def waiting(self) -> float:
-        """Seconds until the prompt was begun."""
+        """Seconds from when it was sent until its prompt was begun."""
         return self.start - self.arrival.seconds
 
     @property
     def to_first_token(self) -> float:
-        """Seconds from its arrival."""
+        """Seconds from when it was sent."""
         return self.first - self.arrival.seconds
 
     @property
@@ -88,7 +88,7 @@ class Served:
 
     @property
     def latency(self) -> float:
-        """Seconds from its arrival to its last token."""
+        """Seconds from when it was sent to its last token."""
         return self.end - self.arrival.seconds
 
 
