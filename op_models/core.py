@@ -151,6 +151,7 @@ class Rows(NamedTuple):
     runtime's own kernel has one thread per element, else 0. `run` is how many elements of a row lie next to each other,
     where kernels depend on that, else 0: 1 of a column, a plane's in a channel of images, whose rows are taken by
     PyTorch's and cuDNN's kernels for them; `block` is then how many elements of a column a block takes at a time.
+    `apart`: the elements of a row lie apart, and cuDNN's reduction adds them up.
     """
 
     rows: int
@@ -158,6 +159,7 @@ class Rows(NamedTuple):
     passes: int = 0
     block: int = 0
     run: int = 0
+    apart: bool = False
 
 
 class Pointwise(NamedTuple):

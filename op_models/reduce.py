@@ -99,13 +99,23 @@ REDUCE: dict[str, tuple[int, int, int]] = {
 }
 
 
+def inside_rows(
+    op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = (), axis: int = 0,
+    noop_with_empty_axes: int = 0,
+) -> set[int]:  # fmt: skip
+    """The axes that are added up: an attribute, or since some opset an input; without any it is all of them. Raises
+    Unknown where they are made in the run.
+    """
+    named = (axis,) if op.type.startswith("Arg") else axes or (told(chosen) if chosen is not None else ())
+    return {k % max(x.rank, 1) for k in named or (() if noop_with_empty_axes else range(x.rank))}
+
+
 def reduced_axes(
     op: Operator, x: Tensor, chosen: Maybe = None, *, axes: Sequence[int] = (), axis: int = 0, keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Axes:  # fmt: skip
-    """Axes that go, or become 1: an attribute, or since some opset an input; without any it is all of them."""
-    named = (axis,) if op.type.startswith("Arg") else axes or (told(chosen) if chosen is not None else ())
-    inside = {k % max(x.rank, 1) for k in named or (() if noop_with_empty_axes else range(x.rank))}
+    """Axes that go, or become 1."""
+    inside = inside_rows(op, x, chosen, axes=axes, axis=axis, noop_with_empty_axes=noop_with_empty_axes)
     left = numbered(x.rank, inside)
     outputs = tuple(name for k, name in enumerate(left) if keepdims or k not in inside)
     return Axes((numbered(x.rank) if op.type == "ReduceSum" else left,), (outputs,), "reduces along {}")
@@ -126,11 +136,12 @@ REDUCED = [t for t in REDUCE if "::" not in t]
 
 
 @op(*REDUCE, outputs=OUTPUTS, axes=dict.fromkeys(REDUCED, reduced_axes))
-def reduce(op: Operator, x: Tensor, *, run: int = 0) -> Work:
-    """A row per output element, so neither axes nor keepdims need to be read. `run`: of a column, under PyTorch."""
+def reduce(op: Operator, x: Tensor, *, run: int = 0, apart: int = 0) -> Work:
+    """A row per output element, so neither axes nor keepdims need to be read. `run`: of a column, under PyTorch;
+    `apart`: of elements that lie apart, under ONNX Runtime."""
     element, result, passes = REDUCE[op.type]
     rows = op.out.size
-    size = Rows(rows, x.size // rows if rows else 0, passes, run=0 if passes else run)
+    size = Rows(rows, x.size // rows if rows else 0, passes, run=0 if passes else run, apart=bool(apart))
     return work(op, size, vector=x.size * element + rows * result)
 
 

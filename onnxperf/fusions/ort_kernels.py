@@ -1,5 +1,5 @@
-"""Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions and products with a bias,
-com.microsoft::Attention.
+"""Nodes that ONNX Runtime's CUDA provider runs as several kernels: convolutions and products with a bias, reductions,
+batch norms in half precision, com.microsoft::Attention.
 
 A convolution's bias is added by a separate kernel (cudnnAddTensor in core/providers/cuda/nn/conv.cc; the option
 `fuse_conv_bias` is off). A FusedConv, in releases until 1.19, asks cuDNN for one fused kernel; where cuDNN has none, it
@@ -8,6 +8,11 @@ separate kernels run, since whole models take as long with FusedConv as without 
 
 A Gemm's bias of one row is spread over the result by a product of its own, ones by bias, which the other is added to
 (core/providers/cuda/math/gemm.cc; kernels on an H200 under 1.30).
+
+A reduction is cuDNN's unless it is a sum or mean over the first or the last axes alone (get_applicable_matrix_reduction
+in core/providers/cuda/reduction/reduction_functions.cc). Half precision is then widened by a kernel of its own, the
+root of squares passes over its input twice, and a last kernel scales or narrows the result (kernels on an H100 under
+1.30). A batch norm in half precision widens its four vectors in every run (core/providers/cuda/nn/batch_norm.cc).
 
 Until 1.12 attention was not fused (contrib_ops/cuda/bert/attention.cc, attention_impl.cu). Its kernels: broadcast the
 bias to all rows; the product to queries, keys and values, on top of that; transpose to separate the heads; concatenate
@@ -24,7 +29,10 @@ from onnxperf.fusions import common
 from onnxperf.graph import Graph
 from onnxperf.passes.tape import WITHIN
 from op_models import NHWC, Operator, Tensor
+from op_models.axes import Unknown
+from op_models.reduce import REDUCED, inside_rows
 
+AXES = ("axes", "axis", "noop_with_empty_axes")
 FUSED_CONV = "com.microsoft::FusedConv"
 CONVOLUTIONS = ("Conv", "ConvTranspose", NHWC + "Conv", NHWC + "ConvTranspose", FUSED_CONV)
 
@@ -39,6 +47,10 @@ def _kernels(o: Operator, fused: bool) -> Iterator[Operator]:
         yield from _convolution(o)
     elif o.type == "Gemm" and o.place == "gpu":
         yield from _product(o)
+    elif o.type in REDUCED and o.place == "gpu" and _apart(o):
+        yield from _reduction(o)
+    elif o.type == "BatchNormalization" and o.place == "gpu" and o.out.dtype == "float16":
+        yield from _batch_norm(o)
     elif _usual(o):
         yield from _attention(o, fused)
     else:
@@ -74,6 +86,44 @@ def _product(o: Operator) -> Iterator[Operator]:
         o, name=f"{o.name}#bias", type="BiasRows", inputs=(bias,), outputs=(rows,), attrs={WITHIN: 1}, version=0
     )
     yield replace(o, inputs=(*o.inputs[:2], rows))
+
+
+def _apart(o: Operator) -> bool:
+    """Whether the elements of a row lie apart, other than those of whole columns of a sum or a mean."""
+    x, *chosen = o.present
+    try:
+        inside = inside_rows(o, x, *chosen[:1], **{k: v for k, v in o.attrs.items() if k in AXES})
+    except Unknown:
+        return False
+    long = [k in inside for k in range(x.rank) if x.shape[k] > 1]
+    behind = True not in long or False not in long[long.index(True) :]
+    ahead = False not in long or True not in long[long.index(False) :]
+    return not behind and not (ahead and o.type in ("ReduceSum", "ReduceMean"))
+
+
+def _reduction(o: Operator) -> Iterator[Operator]:
+    """cuDNN's reduction in single precision, what widens its input and what scales its result."""
+    x, half = o.present[0], o.out.dtype == "float16"
+    wide, result = replace(x, name=f"{o.name}#wide", dtype="float32"), replace(o.out, name=f"{o.name}#result")
+    kernel = replace(o, attrs={WITHIN: 1}, version=0)
+    if half:
+        yield replace(kernel, name=f"{o.name}#widened", type="Cast", inputs=(x,), outputs=(wide,))
+        x, result = wide, replace(result, dtype="float32")
+    attrs = {**o.attrs, WITHIN: 1, "apart": 1}
+    if o.type == "ReduceL2":
+        largest = replace(result, name=f"{o.name}#largest")
+        yield replace(o, name=f"{o.name}#first", inputs=(x, *o.inputs[1:]), outputs=(largest,), attrs=attrs)
+    yield replace(o, inputs=(x, *o.inputs[1:]), outputs=(result,), attrs=attrs)
+    yield replace(kernel, name=f"{o.name}#scaled", type="Cast", inputs=(result,), outputs=(o.out,))
+
+
+def _batch_norm(o: Operator) -> Iterator[Operator]:
+    """The batch norm, and four kernels that widen scale, summand, mean and variance."""
+    x, *vectors = o.present
+    wide = tuple(replace(t, name=f"{o.name}#{k}", dtype="float32") for k, t in enumerate(vectors))
+    for t, w in zip(vectors, wide, strict=True):
+        yield replace(o, name=w.name, type="Cast", inputs=(t,), outputs=(w,), attrs={WITHIN: 1}, version=0)
+    yield replace(o, inputs=(x, *wide))
 
 
 def _usual(o: Operator) -> bool:

@@ -12,17 +12,19 @@ from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms, 
 
 
 def traffic(
-    nbytes: Array, cards: Cards, norm: float, reread_bytes: Array | float = 0.0, miss: Array | float = 0.0
-) -> tuple[Array, Array]:
+    nbytes: Array, cards: Cards, norm: float, reread_bytes: Array | float = 0.0, miss: Array | float = 0.0,
+    cold_bytes: Array | float = 0.0,
+) -> tuple[Array, Array]:  # fmt: skip
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
 
     nbytes [n, 1]: read or written once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: the
-    exponent of `pnorm`, which joins the times of DRAM and L2. Data that are still in L2 are not read from DRAM; they
+    exponent of `pnorm`, which joins the times of DRAM and L2. cold_bytes: of nbytes, weights, which come from DRAM, as
+    a whole run has passed by since they were read last. Data that are still in L2 are not read from DRAM; they
     can fill the share `resident` of L2, all partitions together. Source: fitted to the FP32 elementwise and row kernels
     of NeuSight's data and to gpu-benches' copies.
     """
     in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
-    dram_bytes = (1 - in_l2) * (nbytes + reread_bytes * miss)
+    dram_bytes = (1 - in_l2) * (nbytes - cold_bytes + reread_bytes * miss) + cold_bytes
     l2_bytes = nbytes + reread_bytes
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / cards.l2_stream_Bps
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
@@ -39,14 +41,16 @@ def elementwise(
 
     latency: number of times that the threads fill the card, times the latency of a memory access, `trip_s`. It matters
     where a thread moves few bytes: elements of 2 bytes, or one element a thread. waits_s: further seconds of waiting.
+    Weights come from DRAM, as the rest of a run has passed by since they were read last: a load from there, `load_s`.
     """
     coef = cards.constants.pointwise
-    memory, dram_bytes = traffic(nbytes, cards, coef["norm"])
+    memory, dram_bytes = traffic(nbytes, cards, coef["norm"], cold_bytes=np.minimum(works.weights, nbytes))
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory + waits_s
+    cold_s = np.where(works.weights > 0, coef["load_s"], 0.0) * cards.memory
     detail = {"DRAM bytes": dram_bytes}
-    return started(compute, memory, 0.0, works["elements"], coef["norm"], cards, detail, latency)
+    return started(compute, memory, cold_s / cards.launch, works["elements"], coef["norm"], cards, detail, latency)
 
 
 def started(

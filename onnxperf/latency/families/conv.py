@@ -146,8 +146,7 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
 
     Before Ampere, gathering the operand reduces the arithmetic's rate to the share `gather`, and the product starts
     after `start_s`, in which index tables are made, unless that is done ahead (`planned`). From Ampere on the start
-    is shorter, and arithmetic hides traffic better (`late`). In NCHW, kernels transpose image and filter, and the
-    shares `result` or `grouped_result` of the result.
+    is shorter, and arithmetic hides traffic better (`late`). In NCHW, kernels transpose image, filter and result.
     Source: fitted to DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
@@ -163,17 +162,14 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     gathers = early | (in_bulk(cards) & (works["taps"] > 1))
     gather = np.where(gathers, coef["gather"], 1.0)
     compute, latency = bare.compute / gather, bare.latency / gather
-    transposed = (1 - works["last"]) * ~_as_it_lies(works, s, cards)
-    result = np.where(s.groups > 1, coef["grouped_result"], coef["result"])
-    whole = (works["turned"] > 0) & ~of_direction(works, "weights")
-    result = np.where(whole | in_bulk(cards), 1.0, result)
-    turned_s = _turned_s(s.x_bytes, s.cin * s.groups, works, cards) + stream_s(2 * s.w_bytes, cards)
-    turned_s = turned_s + result * _turned_s(works.written, s.cout * s.groups, works, cards)
-    transpose_s = transposed * turned_s
+    few = _group_by_group(works, s, cards)
+    transposed = np.maximum(1 - works["last"], few) * ~_as_it_lies(works, s, cards)
+    transpose_s = transposed * _transpose_s(works, s, cards)
     late_s = np.where(_as_it_lies(works, s, cards) & (works["last"] == 0), 0.0, coef["late"]["start_s"])
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), late_s)
     transpose_s = transpose_s + _padding_s(works, cards)
-    launch = (start_s + 2 * transposed * kernel_s) * cards.launch
+    alone = np.where(few, s.groups, 1)
+    launch = (start_s + (2 * transposed * alone + alone - 1) * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
     by_groups_s = np.maximum(_by_groups_s(works, s, cards), _gathered_s(works, s, cards) + transpose_s)
     compute, seconds = np.maximum(compute, by_groups_s), np.maximum(seconds, by_groups_s)
@@ -184,7 +180,7 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     terms = bare._replace(
         compute=compute, memory=bare.memory + transpose_s, latency=latency, launch=bare.launch + launch,
         seconds=seconds, workspace=bare.workspace + transposed * s.x_bytes,
-        launches=bare.launches + 2 * transposed.astype(int), detail=detail,
+        launches=bare.launches + (2 * transposed * alone + alone - 1).astype(int), detail=detail,
     )  # fmt: skip
     return _with_padding(terms, product, s, cards)
 
@@ -208,11 +204,33 @@ def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
 
 def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
     """Which of these run on kernels with mma.sync on cards that have better, [n, g]: where an image's positions are no
-    whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so.
+    whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so; and few groups.
     """
     words = s.out * works.width % 16 == 0
     lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & in_bulk(cards)
-    return np.asarray(lies & ~(words & (works.width == 2)))
+    return np.asarray(lies & ~(words & (works.width == 2)) | _group_by_group(works, s, cards))
+
+
+def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
+    """Which convolutions run as one of each group, [n, g], from Hopper on: 2 to `few_groups` groups of channels that
+    fill a step of 32. Each takes its channels out of the image, turned where they don't lie last, and puts its result
+    back.
+    """
+    few = (s.groups > 1) & (s.groups <= cards.constants.tensor_convolution["few_groups"]) & (s.cin >= 32)
+    return np.asarray(few & (works["planned"] == 0) & of_direction(works, "forward") & in_bulk(cards))
+
+
+def _transpose_s(works: Works, s: Shape, cards: Cards) -> Array:
+    """Seconds to turn image and filter, and the shares `result` or `grouped_result` of the result; where channels lie
+    last, to copy those of a group.
+    """
+    coef = cards.constants.tensor_convolution
+    result = np.where(s.groups > 1, coef["grouped_result"], coef["result"])
+    whole = (works["turned"] > 0) & ~of_direction(works, "weights")
+    result = np.where(whole | in_bulk(cards), 1.0, result)
+    turned_s = _turned_s(s.x_bytes, s.cin * s.groups, works, cards) + stream_s(2 * s.w_bytes, cards)
+    turned_s = turned_s + result * _turned_s(works.written, s.cout * s.groups, works, cards)
+    return np.asarray(np.where(works["last"] > 0, stream_s(2 * (s.x_bytes + works.written), cards), turned_s))
 
 
 def _turned_s(nbytes: Array, channels: Array, works: Works, cards: Cards) -> Array:
@@ -308,6 +326,7 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     apart = (s.groups > 1) & in_bulk(cards) & (works["planned"] == 0)
     step = np.where(apart, cards.constants.tensor_convolution["group_bytes"], step) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
+    groups = np.where(_group_by_group(works, s, cards), 1, groups)
     channels = np.ceil(groups * s.cin / step) * step
     k = s.k / s.cin * channels
     packed = (works.width == 1) & (works["planned"] > 0) & (s.groups == 1) & (s.cin <= PACKED)

@@ -58,7 +58,22 @@ def rows(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     if lying.all():
         return channels(works, cards)
     terms = _swept(works, cards)
-    return choose(np.broadcast_to(lying, terms.seconds.shape), channels(works, cards), terms) if lying.any() else terms
+    for mask, model in ((works["apart"] > 0, _scattered), (lying, channels)):
+        if mask.any():
+            terms = choose(np.broadcast_to(mask, terms.seconds.shape), model(works, cards), terms)
+    return terms
+
+
+def _scattered(works: Works, cards: Cards) -> KernelTerms:
+    """cuDNN's reduction of elements that lie apart (reduce_tensor_kernel): `apart_row` slots for a result, and
+    `apart_element` for each element of it, which its lanes load one by one.
+    """
+    coef = cards.constants.rows
+    number, elements = np.maximum(works["rows"], 1), np.maximum(works["rows"] * works["width"], 1)
+    slots = coef["slots"]["apart_row"] * number + coef["slots"]["apart_element"] * elements
+    compute = np.broadcast_to(slots / cards.issue * cards.compute, np.broadcast_shapes(slots.shape, cards.sms.shape))
+    memory, dram_bytes = traffic(works.bytes, cards, coef["norm"])
+    return started(compute, memory, 0.0, number * 32, coef["overlap"], cards, {"DRAM bytes": dram_bytes})
 
 
 def _swept(works: Works, cards: Cards) -> KernelTerms:

@@ -10,7 +10,7 @@ from onnxperf.lab.derive.passes import SETS
 def test_every_dataset_of_the_package_is_found() -> None:
     assert [d.folder for d in datasets()] == [
         "fp32_torch", "microbench", "deepbench", "tensor_core", "collectives", "ort_cuda", "timm", "tensorrt",
-        "h200",
+        "h200", "h100",
     ]  # fmt: skip
     assert {k.constants for k in kernels().values()} | {"power"} == set(SETS)
     assert all(path.is_file() for path in files(SAMPLE))

@@ -28,7 +28,7 @@ TITLES = {"ort-cuda": "ONNX Runtime", "torch-eager": "eager PyTorch", "torch-com
 
 
 def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
-    """The runs in the table of `folder`, and how many rows are not taken, by reason."""
+    """The runs in the table of `folder`, and how many rows are not taken, by reason. Their source is its name."""
     runs: list[MeasuredRun] = []
     why = Counter[str]()
     for r in read(folder / FILE, COLUMNS):
@@ -43,7 +43,7 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
         elif gpu and batch:
             run = MeasuredRun(
                 gpu, r["model"], {} if r["model"] in FIXED else {"batch": batch[0]}, seconds, runtime=r["runtime"],
-                precision=r["precision"], layout=r["layout"] or None, source="h200", version=r["release"],
+                precision=r["precision"], layout=r["layout"] or None, source=folder.name, version=r["release"],
                 ort_version=r["release"], file=graph, replayed=True, part=STEP if r["step"] else "",
                 optimizer=r["step"] or "none",
             )  # fmt: skip
@@ -54,7 +54,8 @@ def models(folder: Path) -> tuple[list[MeasuredRun], dict[str, int]]:
 FIXED = frozenset({"bert-base"})  # samples without an open dimension
 
 
-def _heading(run: MeasuredRun) -> str:
+def heading(run: MeasuredRun) -> str:
+    """What a table of them is about."""
     return f"{'training, ' * bool(run.part)}{TITLES[run.runtime]}, {PRECISIONS[run.precision]}"
 
 
@@ -63,7 +64,7 @@ DATASET = Dataset(
     models=(
         Models(
             FILE, COLUMNS, "kernels of models on H200", "Kernels of whole models on an H200, by runtime and precision",
-            models, graph="graph", apart=_heading,
+            models, graph="graph", apart=heading,
         ),
     ),
     copied=("kernels.csv.gz",),
