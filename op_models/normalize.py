@@ -161,13 +161,12 @@ def batch_norm_axes(op: Operator, *, training_mode: int = 0) -> Axes:
 @op("BatchNormalization", axes=batch_norm_axes)
 def batch_norm(op: Operator, x: Tensor, *, training_mode: int = 0, memory_format: str = "") -> Work:
     """2 per element: in inference the statistics are stored, so a factor and a summand per channel remain; in
-    `training_mode` they are those of the batch: 7 per element and 7 per channel. Without positions (N, C) there is no
-    plane that a block could take."""
+    `training_mode` they are those of the batch: 7 per element and 7 per channel."""
     if training_mode:
         channels = x.shape[-1 if op.type.startswith(NHWC) else 1] if x.rank > 1 else 1
         return standardise(op, channels, x.size // max(channels, 1), 2)
     last = op.type.startswith(NHWC) or memory_format == LAST
-    plane = 0 if last or x.rank < 3 else prod(x.shape[2:])
+    plane = 0 if last or x.rank < 3 else prod(x.shape[2:])  # without positions there is none that a block could take
     return work(op, Pointwise(x.size, scaled=True, plane=plane), vector=2 * x.size)
 
 
