@@ -7,6 +7,8 @@ page, when the page is printed: `python -m tests.pages PAGE` prints one anew, an
 of constants, formulas, cards, measurements or wording moves the sample's answers; a change of source alone doesn't,
 as a digest of the source would have it. What it can't see is a change that moves none of the sampled rows.
 
+Screens of README.md and docs/ are printed and compared whole ([screens](screens.py)).
+
 Pages of runs on a machine (`onnxperf/calibrate/accuracy.md`, `tests/benchmark.md`) are records, and not held.
 """
 
@@ -30,6 +32,7 @@ from onnxperf.lab.derive import assumed
 from onnxperf.lab.validate import report, show, sources
 from onnxperf.latency import shipped
 from onnxperf.scoring.own_measurements import OwnMeasurements
+from tests import screens
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "tests/golden/pages.json"
@@ -174,12 +177,25 @@ def check(pages: Iterable[Page] = PAGES) -> list[str]:
     ]
 
 
+def check_screens() -> list[str]:
+    """One line for each page with screens that are not what would be printed now, and the command that prints them."""
+    return [
+        f"{page.relative_to(ROOT)} has screens that are not what would be printed now ({'; '.join(stale)}):"
+        f" python -m tests.pages {page.relative_to(ROOT)}"
+        for page in screens.PAGES
+        if (stale := screens.stale(page))
+    ]
+
+
 def main(*paths: str) -> None:
     """Say which pages are stale; print those that are named anew."""
     for page in PAGES:
         if page.path in paths:
             page.print_anew()
-    raise SystemExit("\n".join(check()) or None)
+    for screen in screens.PAGES:
+        if str(screen.relative_to(ROOT)) in paths:
+            screens.print_anew(screen)
+    raise SystemExit("\n".join([*check(), *check_screens()]) or None)
 
 
 if __name__ == "__main__":

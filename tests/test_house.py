@@ -46,7 +46,7 @@ EXTRA = {
     "decide": {"scipy"},
     "export": {"keras", "onnx_ir", "tensorflow", "tf2onnx", "timm", "torch"},
     "ground": {"pandas", "scipy"},
-    "lab": {"pyarrow", "torch"},
+    "lab": {"matplotlib", "pyarrow", "torch"},
     "measure": {"cuda", "onnxruntime", "pynvml"},
     "sweeps": {"distributed", "pandas", "pyarrow"},
     "testing": {"pytest"},

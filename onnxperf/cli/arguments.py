@@ -380,6 +380,8 @@ SCORED = (
                 help="Exit 1 if the error on MODEL or your own files is larger."),
     click.option("--json", "json_to", metavar="FILE|-", help="Write everything as JSON; - prints JSON only."),
     click.option("--markdown", is_flag=True, help="Print the tables as a page in Markdown; not with MODEL."),
+    click.option("--plot", "plot_to", metavar="FILE.png|.svg",
+                 help="Plot predicted against measured times of whole models; not with MODEL."),
 )  # fmt: skip
 
 DYNAMIC = read_option("--dynamic", read=lambda texts: [parse_axis(text) for text in texts], multiple=True,

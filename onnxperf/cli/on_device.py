@@ -39,8 +39,8 @@ def measure(model: str, json_to: str | None, **terms: Any) -> None:
 @scored_here
 @debug
 def validate(
-    model: str | None, gpu: str | None, data: str | None, json_to: str | None, markdown: bool, method: str | None,
-    fail_above: float | None, **terms: Any,
+    model: str | None, gpu: str | None, data: str | None, json_to: str | None, markdown: bool, plot_to: str | None,
+    method: str | None, fail_above: float | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Compare predictions with measurements.
 
@@ -60,8 +60,8 @@ def validate(
     if model is not None:
         from onnxperf.scoring import command
 
-        if data is not None or markdown:
-            raise UsageError("validate takes MODEL, or --data and --markdown, not both")
+        if data is not None or markdown or plot_to is not None:
+            raise UsageError("validate takes MODEL, or --data, --markdown and --plot, not both")
         if method == "all":
             raise UsageError(f"{model} is predicted by one method: --method all goes without MODEL")
         command.run(model, gpu, json_to, _predicting(method or USUAL_METHOD), fail_above, **asked)
@@ -70,7 +70,7 @@ def validate(
         raise UsageError(f"without MODEL nothing is run, and {useless} would change nothing")
     from onnxperf.lab.validate import command as laboratory
 
-    laboratory.run(data, json_to, markdown, fail_above, method or "all")
+    laboratory.run(data, json_to, plot_to, markdown, fail_above, method or "all")
 
 
 def _predicting(method: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from zlib import crc32
 
@@ -15,7 +15,7 @@ from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Models
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun
 from onnxperf.lab.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
-from onnxperf.lab.validate.scored import ALL, OF_MODELS, SCORED, chosen
+from onnxperf.lab.validate.scored import ALL, LEFT_OUT, OF_MODELS, SCORED, ScoredRun, chosen
 from onnxperf.running.run import Run
 from onnxperf.scoring.score import Pairs
 
@@ -25,6 +25,16 @@ PUBLISHED = "published "  # before the name of a method whose predictions came w
 def _part(p: Prediction, part: str) -> float:
     """The share of a run's time that a part of a training step has; 1 for the whole run."""
     return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
+
+
+def scored_run(run: MeasuredRun, pairs: Iterable[Pairs]) -> ScoredRun:
+    """The run beside what the default method says with the card, or whatever else is held out, left out."""
+    (p,) = (p for p in pairs if p.method == LEFT_OUT)
+    measured, predicted, low, high = (float(column[0]) for column in (p.measured, p.predicted, p.low, p.high))
+    return ScoredRun(
+        run.model, run.gpu, run.runtime, run.version, run.precision, run.scenario.mode, run.source, measured, predicted,
+        low, high,
+    )  # fmt: skip
 
 
 def pairs(run: MeasuredRun, kind: Models, method: str = ALL) -> Iterator[Pairs]:

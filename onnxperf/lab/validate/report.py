@@ -19,7 +19,7 @@ from onnxperf.lab.datasets import read as kernel_tables
 from onnxperf.lab.datasets import watts as drawn
 from onnxperf.lab.datasets.runs import MeasuredRun
 from onnxperf.lab.validate import energy, kernels, models
-from onnxperf.lab.validate.scored import ALL, Order, order
+from onnxperf.lab.validate.scored import ALL, Order, ScoredRun, order
 from onnxperf.latency.intervals import COVERAGE
 from onnxperf.scoring.own_measurements import OwnMeasurements, own_measurements
 from onnxperf.scoring.score import Pairs, Score, score
@@ -33,9 +33,9 @@ SCHEMA_VERSION = 1
 class Report(Document):
     """What came out: scores, rows that were not scored with the reason, and what a reader has to know.
 
-    data: the folder, or "sample"; dropped: (table, reason, rows); overhead_s: the least and most that each rig's clock
-    includes beside a kernel; same_without: dies without which the shipped constants are the same; measurements: the
-    user's own files beside the tables.
+    data: the folder, or "sample"; runs: of whole models, one by one; dropped: (table, reason, rows); overhead_s: the
+    least and most that each rig's clock includes beside a kernel; same_without: dies without which the shipped
+    constants are the same; measurements: the user's own files beside the tables.
     """
 
     data: str
@@ -43,6 +43,7 @@ class Report(Document):
     interval: float
     scores: tuple[Score, ...]
     order: tuple[Order, ...]
+    runs: tuple[ScoredRun, ...]
     dropped: tuple[tuple[str, str, int], ...]
     overhead_s: tuple[tuple[str, float, float], ...]
     same_without: tuple[str, ...]
@@ -53,14 +54,14 @@ class Report(Document):
 
         scores: the fields of `Score`; kind is "kernels" (name: an operator class), "model" (name: a model), "models"
         (all of a dataset; where it scores some apart, these, without cards) or "source" (name: of models, and who
-        measured them), "watts" (name: of kernels); order: the fields of `Order`. Shares are
+        measured them), "watts" (name: of kernels); order: the fields of `Order`; runs: those of `ScoredRun`. Shares are
         fractions, not percent; null where a method states no range. measurements: `files` with the fields of `Row`;
         `devices` with those of `Score`, name being the device's; `rejected`, files that can't be used, and why; `mape`
         of all files, null where there are none.
         """
         return {
             "schema_version": SCHEMA_VERSION,
-            **plain(self, "data", "constants", "interval", "scores", "order"),
+            **plain(self, "data", "constants", "interval", "scores", "order", "runs"),
             "dropped": [{"table": t, "reason": why, "rows": n} for t, why, n in self.dropped],
             "overhead_seconds": {rig: {"least": least, "most": most} for rig, least, most in self.overhead_s},
             **plain(self, "same_without", "measurements"),
@@ -88,10 +89,12 @@ def validate(data: Path | None = None, progress: Progress | None = None, method:
     one_by_one: list[Pairs] = []
     together: list[tuple[Models, Pairs]] = []
     by_source: list[Pairs] = []
+    beside: list[ScoredRun] = []
     for i, (model, run) in enumerate(runs):
         tell(run.model, len(tables) + i, total)
         try:
             one_by_one += (some := list(models.pairs(run, model, method)))
+            beside.append(models.scored_run(run, some))
             together += ((model, replace(p, name=model.heading(run))) for p in some)
             by_source += (replace(p, name=f"{model.reported}, {run.source}") for p in some if model.ranged(run))
         except Error as e:
@@ -109,6 +112,7 @@ def validate(data: Path | None = None, progress: Progress | None = None, method:
         interval=COVERAGE,
         scores=tuple(scores),
         order=tuple(ordered),
+        runs=tuple(beside),
         dropped=tuple((t, why, n) for t, reasons in dropped.items() for why, n in sorted(reasons.items()) if n),
         overhead_s=_overheads(tables),
         same_without=tuple(sorted(die for die in _dies(tables, runs) if left_out(die) == left_out())),

@@ -44,6 +44,27 @@ def chosen(method: str, among: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in among if method in (ALL, SCORED[name].method.name) or name == LEFT_OUT)
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """A measured run of a whole model beside its prediction, with constants that no such run had a part in.
+
+    release: of the runtime, in the source's words, "" where it does not say; mode: "inference" or "training"; *_s:
+    seconds of the run, or of the part of a training step that was measured; low_s, high_s: the ends of the interval.
+    """
+
+    model: str
+    gpu: str
+    runtime: str
+    release: str
+    precision: str
+    mode: str
+    source: str
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+
 WITHIN = 2.0  # times: which of two cards is faster is no question where one has several times the other's rates
 
 

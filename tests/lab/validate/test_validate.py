@@ -20,7 +20,7 @@ from onnxperf.lab.datasets.reading import located
 from onnxperf.lab.datasets.reading import read as records
 from onnxperf.lab.datasets.runs import MeasuredRun
 from onnxperf.lab.datasets.sources import fp32_torch, ort_cuda, tensorrt, timm
-from onnxperf.lab.validate import Report, Score, kernels, models, scored, show, sources, validate
+from onnxperf.lab.validate import Report, Score, kernels, models, plot, scored, show, sources, validate
 from onnxperf.lab.validate import report as report_of
 from onnxperf.scoring import score as scores
 from op_models import Gemm, Work
@@ -313,6 +313,27 @@ def test_the_command_prints_tables_or_json(onnxperf_cli: Callable[..., tuple], t
     code, _, err = onnxperf_cli("validate", "--data", str(place), "--json", str(sources(place)[0]))
     assert code == 2 and "overwrite" in err
     assert onnxperf_cli("validate", "--data", "")[0] == 2
+
+
+@pytest.mark.slow
+def test_whole_models_are_drawn_each_with_its_runtime(few: Report) -> None:
+    image = plot.plot(few.runs, "a.svg").decode()
+    for runtime, count in Counter(r.runtime for r in few.runs).items():
+        assert f">{runtime}: {count} rows, " in image
+    assert image == plot.plot(few.runs, "a.svg").decode() and plot.plot(few.runs, "a.png").startswith(b"\x89PNG")
+    by_hand = {s.count for s in few.scores if s.kind == "models" and s.method == scored.LEFT_OUT}
+    assert len(few.runs) >= max(by_hand) and all(r.low_s <= r.predicted_s <= r.high_s for r in few.runs)
+
+
+def test_a_picture_that_can_not_be_drawn_is_told_of(onnxperf_cli: Callable[..., tuple], tmp_path: Path) -> None:
+    place = folder(tmp_path / "data", ["linear,Tesla T4,test,1,4096,1024,1024,2.5,0"])
+    for arguments, says in (
+        (["--plot", "a.pdf"], "must end with .svg or .png"),
+        (["model.onnx", "--plot", "a.svg"], "--data, --markdown and --plot, not both"),
+        (["--data", str(place), "--plot", str(tmp_path / "a.svg")], "no whole model was scored"),
+    ):
+        code, _, err = onnxperf_cli("validate", *arguments)
+        assert (code, list(tmp_path.glob("a.*"))) == (2, []) and says in err
 
 
 def test_whole_models_are_found_and_bound() -> None:
