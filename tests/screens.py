@@ -1,10 +1,11 @@
 """Code blocks of README.md and docs/: screens are what their commands print, commands and Python run.
 
 A block that begins with `$ onnxperf` is a screen: commands behind a `$`, and below each what it prints on a terminal of
-`COLUMNS` columns, or the first N lines of it behind `| head -N`. `python -m tests.pages` says which is not what would be
-printed now, `python -m tests.pages PAGE` prints a page's screens anew. `tests/test_docs.py` runs the other blocks:
-`onnxperf` commands (```sh) and Python, those of a page one after the other. What stands behind `<!-- not run: why -->` is
-only read. All of it runs in a folder that has `samples` and docs' `config.json`, as a reader would have them.
+`COLUMNS` columns, or the first N lines of it behind `| head -N`. `python -m tests.pages` says which is not what would
+be printed now, `python -m tests.pages PAGE` prints a page's screens anew. `tests/test_docs.py` runs the other blocks:
+`onnxperf` commands of a shell, and Python, those of a page one after the other. What stands behind
+`<!-- not run: why -->` is only read. All of it runs in a folder that has `samples` and docs' `config.json`, as a reader
+would have them.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ def run(command: str) -> tuple[int, str]:
             cli.main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-    printed = [line.rstrip() for line in (out.getvalue() + err.getvalue()).splitlines()]
-    return code, "\n".join(printed[: int(lines) if lines else None]) + "\n"
+    printed = [line.rstrip() for line in (out.getvalue() + err.getvalue()).rstrip().splitlines()]
+    return code, "\n".join(printed[: int(lines) if lines else None]).rstrip() + "\n"
 
 
 def commands(text: str) -> list[str]:
@@ -95,7 +96,7 @@ def stale(page: Path) -> list[str]:
     """The commands of the page's screens that would print something else now."""
     with beside_the_samples():
         screens = [b.text for b in blocks(page) if is_screen(b.text)]
-        return [" and ".join(commands(text)) for text in screens if printed_anew(text) != text]
+        return [commands(text)[0] for text in screens if printed_anew(text) != text]
 
 
 def print_anew(page: Path) -> None:

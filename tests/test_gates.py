@@ -217,8 +217,8 @@ def test_the_hook_names_a_command_that_is_there() -> None:
 
 
 def hook_arguments() -> list[str]:
-    """What the README gives the hook."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    """What the page on CI gives the hook."""
+    page = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
     (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", page, re.S) if "onnxperf-check" in b)
     return yaml.safe_load(block)["repos"][0]["hooks"][0]["args"]
 
