@@ -7,6 +7,7 @@ file that is no page becomes its path, as the site has no files.
 
 from __future__ import annotations
 
+import html
 import inspect
 import os
 import re
@@ -133,15 +134,17 @@ class Collector(click.HelpFormatter):
 
 
 def escaped(text: str) -> str:
-    """Text in which Markdown sees neither emphasis nor HTML."""
-    return re.sub(r"([*_<>\[\]#|])", r"\\\1", text)
+    """Text in which Markdown sees neither emphasis, links nor HTML; what stands between backticks stays code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    parts[::2] = [re.sub(r"([*_\[\]#])", r"\\\1", html.escape(part, quote=False)) for part in parts[::2]]
+    return "".join(parts)
 
 
 def python_page() -> str:
     """Everything that `import onnxperf` offers: signatures and docstrings."""
     public = {name: getattr(onnxperf, name) for name in onnxperf.__all__ if not name.startswith("__")}
     kinds = {"Functions": inspect.isfunction, "Classes": lambda x: inspect.isclass(x) and not error(x), "Errors": error}
-    lines = ["# Python\n", f"`import onnxperf` offers what stands here. {onnxperf.__doc__.splitlines()[0]}\n"]
+    lines = ["# Python\n", "What `import onnxperf` offers; `help(onnxperf.predict)` says the same.\n"]
     for title, belongs in kinds.items():
         lines.append(f"## {title}\n")
         for name, thing in sorted(public.items()):
@@ -160,24 +163,39 @@ def entry(name: str, thing: Any, level: str = "###") -> Iterator[str]:
     yield f"{level} {name}\n"
     if not error(thing):
         yield f"```python\n{signature(name, thing)}\n```\n"
-    yield f"```text\n{inspect.getdoc(thing) or ''}\n```\n"
+    yield docstring(thing)
     if inspect.isclass(thing) and not error(thing):
         for inner, member in vars(thing).items():
             documented = inspect.getdoc(member) if inspect.isfunction(member) or isinstance(member, property) else None
             if documented and not inner.startswith("_"):
                 call = inner if isinstance(member, property) else signature(inner, member)
                 yield f"```python\n{call}\n```\n"
-                yield f"```text\n{documented}\n```\n"
+                yield docstring(member)
+
+
+def docstring(thing: Any) -> str:
+    """The docstring of something; lines that begin with the name of a parameter are a list."""
+    names = inspect.signature(thing).parameters if inspect.isfunction(thing) else ()
+    lines: list[str] = []
+    for line in (inspect.getdoc(thing) or "").splitlines():
+        name, colon, rest = line.partition(": ")
+        if colon and name in names:
+            lines += [*([] if lines and lines[-1].startswith("- ") else [""]), f"- `{name}`: {escaped(rest)}"]
+        elif lines and lines[-1].startswith("- ") and line:
+            lines[-1] += f" {escaped(line)}"
+        else:
+            lines.append(escaped(line))
+    return "\n".join(lines) + "\n"
 
 
 def signature(name: str, thing: Any) -> str:
     """How something is called, a parameter a line where one line is too long."""
     try:
-        written = inspect.signature(thing)
+        parts = inspect.signature(thing)
     except (TypeError, ValueError):
         return name
-    short = f"{name}{written}"
-    if len(short) <= 90:
-        return short
-    parameters = [str(p) for p in written.parameters.values() if p.name != "self"]
-    return "\n".join([f"{name}(", *(f"    {p}," for p in parameters), ")"])
+    parameters = [str(p) for p in parts.parameters.values() if p.name != "self"]
+    text = f"{name}({', '.join(parameters)})"
+    if len(text) > 80:
+        text = "\n".join([f"{name}(", *(f"    {p}," for p in parameters), ")"])
+    return re.sub(r": '([^']*)'", r": \1", text)  # annotations are text, which is shown without quotes

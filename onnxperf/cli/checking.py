@@ -41,16 +41,20 @@ def check(
     max_latency: float | None, max_memory: float | None, against: str | None, fail_above: float | None,
     markdown: bool, **terms: Any,
 ) -> None:  # fmt: skip
-    """Check the predicted latency or memory of models against a limit; print a line for each model, card and batch.
+    """Check models against a limit on latency, memory or both.
 
-    A line has ok, over or error, the time, the change with --against, the GPU memory use, the batch with --fit or if
-    there are several, the card if there are several, the file, and the reason if it is not ok. A model that does not
-    fit into GPU memory is over, and so is one that collects an unknown number of tensors. The exit code is 1 if a line
-    is over a limit, 2 or 3 if a model can't be used; all models are checked first. With several cards or batches the
-    last line names the worst. A --dim, --shapes or --trip-count applies to the models that have this name.
+    Prints a line for each model, card and batch size: ok, over or error, the latency, the change with --against, the
+    GPU memory use, the file, and the reason if it is not ok. With several cards or batch sizes the limits hold for
+    each, and the last line names the worst.
 
-    With --against a model is compared with what it was, such as in a checkout of the base branch; one that was not
-    there is new. With --markdown failing rows come first, and names can't act as Markdown or HTML.
+    A model that does not fit into GPU memory is over any limit. So is one whose memory is unknown because a Loop
+    collects an unknown number of tensors. A --dim, --shapes or --trip-count applies to the models that have this name.
+
+    With --against each model is compared with the one of that name in another folder, such as a checkout of the base
+    branch; one that was not there is new. With --markdown failing rows come first, and names can't act as Markdown or
+    HTML.
+
+    All models are checked before the command exits: with 1 if one is over a limit, with 2 or 3 if one can't be used.
 
     \b
     Examples:

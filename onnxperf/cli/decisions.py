@@ -46,7 +46,7 @@ OF_FLEETS = ("gpu", "every", "capacity_bytes", "generation", "prices", "json_to"
 @paced
 @of_cards
 @click.option("--by", type=OneOf(RANKED_BY), default="latency", show_default=True, help="What to rank by.")
-@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Latency limit on the batch.")
+@read_option("--max-latency", "limit_s", read=DURATION, metavar="20ms", help="Only batch sizes within this latency.")
 @debug
 def compare(
     model: str | None, gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
@@ -54,11 +54,11 @@ def compare(
 ) -> None:  # fmt: skip
     """Predict MODEL on several cards, and rank them.
 
-    Latency and memory are of the given --batch, the other columns of the batch with the highest throughput. Cards with
-    overlapping intervals tie.
+    Latency and memory are those of --batch. The other columns are those of the batch size with the highest throughput.
+    Cards with overlapping intervals share a rank.
 
-    With --config, or an option of language models, a decoder's time to first token (TTFT), time per output token
-    (TPOT), tokens/s and cost: of --batch, or of requests as in `onnxperf llm`. --by latency then ranks by TPOT.
+    With --config, or another option of language models: time to first token (TTFT), time per output token (TPOT),
+    tokens/s and cost, for --batch or for requests as in `onnxperf llm`. --by latency then ranks by TPOT.
 
     \b
     Examples:
@@ -114,24 +114,25 @@ def recommend(
     every: bool, capacity_bytes: float | None, generation: str | None, prices: dict[str, float], json_to: str | None,
     fleet: str | None, available: dict[str, int], **terms: Any,
 ) -> None:  # fmt: skip
-    """Find the cheapest card, batch and number of replicas to serve MODEL.
+    """Find the cheapest card, batch and replicas to serve MODEL.
 
-    Requests arrive at random and are split at random among the replicas, each with a queue of its own, which run full
-    batches one after the other. --max-latency limits the mean latency, or with --percentile 99 that of all but one in a
-    hundred requests, exactly for such a queue (M/D/1, for batches E_b/D/1) and a run that always takes its predicted
-    time.
+    Requests arrive at random and are split at random among the replicas. Each replica has its own queue and runs full
+    batches one after the other. --max-latency limits the mean latency of a request, or with --percentile 99 the latency
+    of 99% of requests. The queue is M/D/1, for batches E_b/D/1 (means by Kingman's approximation): every run takes its
+    predicted time. Without --gpu, all cards with a price are considered.
 
-    A language model, with --tpot, --ttft or both: the cheapest card, plan (one GPU, or tp=2, 4, 8) and number of
-    instances. Each instance gets its part of the requests at random and is simulated as `onnxperf llm --qps` does, up
-    to --batch requests at a time, by default 256; times are means, or with --percentile 50, 90 or 99.
+    For a language model, with --tpot, --ttft or both: the cheapest card, plan (one GPU, or tp=2, 4, 8) and number of
+    instances. Each instance is simulated with its share of the requests, as `onnxperf llm --qps` does, with up to
+    --batch requests at a time (256 by default). The limits are on means, or with --percentile on the 50th, 90th or
+    99th percentile.
 
-    With --fleet, a TOML file of several models, each with its rate and limits, and numbers of cards there are: the
-    cheapest mix of cards, which may give one model cards of several kinds. `onnxperf/decide/fleet_file.py` shows the
-    file. It takes the extra fit.
+    With --fleet FILE, a TOML file of several models, each with its rate and limits: the cheapest mix of cards, out of
+    those that --available counts. One model may run on cards of several kinds. `onnxperf/decide/fleet_file.py` shows
+    the file. This takes the extra fit.
 
-    Without --gpu, all cards with a price are considered. With --gpus instead of --max-latency and --qps: rank the
-    parallel plans (dp, tp, pp, ep) for this number of GPUs. The exit code is 1 if no card meets the limits, or no plan
-    fits.
+    With --gpus instead of --max-latency and --qps: rank the parallel plans (dp, tp, pp, ep) for this number of GPUs.
+
+    The exit code is 1 if no card meets the limits, or no plan fits.
 
     \b
     Examples:

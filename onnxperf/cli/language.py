@@ -32,40 +32,41 @@ def llm(
     model: str | None, gpu: str, json_to: str | None, plot_to: str | None, html_to: str | None, trace_to: str | None,
     **asked: Any,
 ) -> None:  # fmt: skip
-    """Predict how a language model generates: time to first token (TTFT), time per output token (TPOT),
-    throughput, memory.
+    """Predict TTFT, TPOT, throughput and memory of a language model.
 
-    MODEL is a decoder with a KV cache as inputs, with dynamic lengths. With --config the graph is built without
+    TTFT is the time to first token: the prefill of the prompt, or of its chunks. TPOT is the time per output token: a
+    decode step, predicted for the shortest, middle and longest context and interpolated between.
+
+    MODEL is a decoder that takes its KV cache as inputs, with dynamic lengths. With --config the graph is built without
     weights, as ONNX Runtime GenAI's model builder does for CUDA. Families: Llama up to 4, Mistral (Mixtral, Ministral),
     Phi up to 4, Qwen 2 to 3.5 and Next, Gemma up to 4, GLM-4 and 5, gpt-oss, DeepSeek up to V3.2, Kimi-K2, MiniMax-M2,
     GPT-2, StarCoder, OPT, Falcon, GPT-NeoX, StableLM, Cohere, Nemotron, Granite up to 4, OLMo 2 and 3, EXAONE, SmolLM3,
-    Seed-OSS, ERNIE-4.5, dots1, and with states Mamba, Mamba-2, Jamba, Nemotron-H. Its type is --precision, or that of
-    the config, 16 bits where that is float32. Of a multimodal model it is the text decoder.
+    Seed-OSS, ERNIE-4.5, dots1, and with recurrent states Mamba, Mamba-2, Jamba, Nemotron-H. Of a multimodal model it is
+    the text decoder. The type is --precision, or that of the config, where float32 becomes 16 bits.
 
     --batch, --prompt and --output decide the shapes of token ids, positions, masks and caches; --dim and --shapes set
     those of other inputs.
 
-    TTFT is the prefill of the prompt or of its chunks. TPOT is a decode step of one token, predicted for the shortest,
-    middle and longest context and interpolated between. Whole generations are not validated. Of single runs, 12 were
-    measured by others: Llama-2-7B at batch 4 on an A100 in FP16 (ONNX Runtime 1.16, prompts of 16 to 3840). With the
-    graph of its config.json the mean error is 2% for decode steps, at most 3%, and 7% for prefill, at most 15%; nine
-    are inside their intervals.
+    Whole generations are not validated. Of single runs, 12 were measured by others: Llama-2-7B at batch 4 on an A100
+    in FP16 (ONNX Runtime 1.16, prompts of 16 to 3840). With the graph of its config.json the mean error is 2% for
+    decode steps, at most 3%, and 7% for prefill, at most 15%; nine are inside their intervals.
 
-    With --qps a server with continuous batching is simulated: requests arrive at random, up to the largest --batch run
-    concurrently, and each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by
-    default. A request is admitted if the KV cache has room for all its tokens. Iteration times are interpolated. With
-    --concurrency the same server gets N requests at all times, as from vllm bench serve --max-concurrency, genai-perf
-    or InferenceX; several N give a curve, which --plot draws as tokens/s per user against tokens/s per GPU.
+    With --qps a server with continuous batching is simulated. Requests arrive at random, and up to the largest --batch
+    run concurrently. Each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by
+    default. A request is admitted if the KV cache has room for all its tokens.
+
+    With --concurrency the same server has N requests at all times, as from vllm bench serve --max-concurrency,
+    genai-perf or InferenceX. Several N give a curve, which --plot draws as tokens/s per user against tokens/s per GPU.
 
     --engine vllm, sglang or trtllm serves the model of --config as that engine does: its scheduler and memory, CUDA
-    graphs for decode steps, its all-reduce of small messages, joined products, time of its host, and weights in the
-    format of the config's quantization_config. --precision fp8 then quantises products, and attention stays in 16 bits.
+    graphs for decode steps, its all-reduce of small messages, fused GEMMs, time of its host, and weights in the
+    format of the config's quantization_config. --precision fp8 then quantises GEMMs, and attention stays in 16 bits.
 
-    --cached, --draft and --pools are formulas on the same runs, not measured. The cached share of a prompt takes no
-    run, and the rest attends to it. With --draft a step is K runs of the draft and one of MODEL with K + 1 tokens of
-    each sequence, and gives (1 - a^(K+1)) / (1 - a) tokens, a being --accept (Leviathan et al. 2023). With --pools 1:2
-    an instance for prefill gives first tokens and sends caches to two that decode, whose steps no prompt interrupts;
-    tokens/s are then of all instances.
+    --cached, --draft and --pools are formulas on the same runs; none of them was measured. The cached share of a prompt
+    is not computed again, and the rest attends to it. With --draft a step is K runs of the draft model and one of MODEL
+    with K + 1 tokens per sequence, which yields (1 - a^(K+1)) / (1 - a) tokens, a being --accept (Leviathan et al.
+    2023). With --pools 1:2 one instance runs prefill and sends KV caches to two instances that decode without being
+    interrupted by prompts; tokens/s are then those of all instances.
 
     \b
     Examples:

@@ -14,7 +14,9 @@ from onnxperf.ground.errors import printable
 @click.group()
 @debug
 def export() -> None:
-    """Export a PyTorch or Keras model to ONNX, with the framework's own exporter.
+    """Export a PyTorch or Keras model to ONNX.
+
+    The framework's own exporter writes the file.
 
     \b
     Examples:

@@ -19,9 +19,10 @@ from onnxperf.running.terms import USUAL_METHOD
 @counted_here
 @debug
 def measure(model: str, json_to: str | None, **terms: Any) -> None:
-    """Run MODEL under ONNX Runtime on this machine's GPU or CPU, and time it.
+    """Run MODEL under ONNX Runtime on this machine, and time it.
 
-    Missing weights are random. Ctrl-C keeps the measurements so far.
+    It runs on the GPU if CUDA is usable, else on the CPU. Missing weights are random. Ctrl-C keeps the measurements so
+    far.
 
     \b
     Examples:
@@ -46,8 +47,8 @@ def validate(
 
     With MODEL: run it here under ONNX Runtime, predict it for this device, and compare the two operator by operator.
     MODEL may also be a file of `onnxperf measure` from another machine (*.json). Without MODEL: score every method
-    (error, bias, coverage of its intervals) on open measurements, each card held out in turn, and on your own in DIR; a
-    device file (*.toml) there replaces the device of that name.
+    (error, bias, coverage of its intervals) on open measurements, each card held out in turn. With --data also on your
+    own in DIR, where a device file (*.toml) replaces the device of that name.
 
     \b
     Examples:
@@ -97,10 +98,11 @@ def _predicting(method: str) -> Any:
 def calibrate(
     provider: str | None, folder: str | None, host_only: bool, out: str | None, keep: str | None, json_to: str | None
 ) -> None:
-    """Measure this machine's GPU or CPU with small models, and write a calibrated device file for --gpu.
+    """Measure this machine and write a device file for --gpu.
 
-    With --from: fit to files in DIR that were measured on another machine. With --host-only: write a file for --host,
-    with the launch overhead of this CPU.
+    Small models are measured on the GPU or CPU, and correct the predictions that use the file. With --from: fit to
+    files in DIR that were measured on another machine. With --host-only: write a file for --host, with the launch
+    overhead of this CPU.
 
     \b
     Examples:

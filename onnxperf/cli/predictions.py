@@ -60,8 +60,8 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict the latency of MODEL, and what it is bound by.
 
-    With several cards or batches: a table, a row for each card and batch; --json writes a list. The limits are for each
-    row. --detail, --html and other views are of one card and one batch.
+    With several cards or batch sizes the answer is a table with a row for each pair, and --json writes a list. The
+    limits hold for each row. --detail, --html and the other views take one card and one batch size.
 
     \b
     Examples:
@@ -282,9 +282,10 @@ def _diff_runs(a: str, b: str, json_to: str | None, top: int, share: float, term
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the explanation as JSON; - prints JSON only.")
 @debug
 def explain(model: str | None, node: str | None, gemm: str | None, json_to: str | None, **terms: Any) -> None:
-    """Explain why a model does not reach the datasheet's FLOP/s: the time lost to each cause.
+    """Explain why a model does not reach the datasheet's FLOP/s.
 
-    With --node or --gemm: one kernel's estimate step by step, with work, tiles, waves, bounds, power and interval.
+    Prints the time lost to each cause. With --node or --gemm: the estimate of one kernel step by step, with work,
+    tiles, waves, bounds, power and interval.
 
     \b
     Examples:

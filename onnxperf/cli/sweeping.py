@@ -54,11 +54,12 @@ def sweep(
     models: tuple[str, ...], gpu: tuple[str, ...], every: bool, capacity_bytes: float | None, generation: str | None,
     out: str | None, scheduler: str | None, folder: str | None, no_cache: bool, **asked: Any,
 ) -> None:  # fmt: skip
-    """Predict models on every combination of cards, precisions, batch sizes and dimensions.
+    """Predict models for many cards, batch sizes and precisions.
 
-    A FOLDER stands for all .onnx files in it. On each card and in each precision the knee is the smallest batch with a
-    throughput within 1% of the highest. Without -o the whole grid is printed, with -o one line per card. Several models
-    are predicted on all cores. An interrupted sweep continues where it stopped.
+    Every combination is predicted, also of sizes of a dynamic dimension. A FOLDER stands for all .onnx files in it.
+    Without -o the whole grid is printed, with -o one line per card: its knee, the smallest batch size with a throughput
+    within 1% of the highest. Several models are predicted on all cores. An interrupted sweep continues where it
+    stopped.
 
     \b
     Examples:

@@ -120,11 +120,11 @@ def term(default: T, help: str = "", **more: Any) -> T:
 class Terms:
     """How a model is run on a card, as it was asked for."""
 
-    runtime: str = term("", usual="ort-cuda; ort-cpu on a CPU", choices=RUNTIMES)
+    runtime: str = term("", "What runs the model.", usual="ort-cuda; ort-cpu on a CPU", choices=RUNTIMES)
     opt_level: str = term("all", "Graph optimisation level of ONNX Runtime.", choices=LEVELS, noun="optimisation level",
                           runtime="has_levels", acts="graph")  # fmt: skip
     ort_version: str | None = term(
-        None, "A release: ort-cuda, ort-cpu from 1.4, tensorrt from 6, torch-eager 1.12, torch-compile 2.0 on.",
+        None, "Release of the runtime: ort-cuda and ort-cpu from 1.4, tensorrt 6, torch-eager 1.12, torch-compile 2.0.",
         usual="today's",
         flags=("--ort-version", "--runtime-version"), metavar="1.12", acts="graph",
     )  # fmt: skip
@@ -135,17 +135,17 @@ class Terms:
         about="Dynamic dimensions are fixed when the session is created, as by ONNX Runtime's"
               " `add_free_dimension_override_by_name`; else they stay dynamic, as the model is exported.",
     )  # fmt: skip
-    precision: str = term("keep", "amp: PyTorch's autocast to float16.", choices=PRECISIONS)
+    precision: str = term("keep", "keep: types as stored; amp: PyTorch's autocast to float16.", choices=PRECISIONS)
     layout: str | None = term(None, "Memory layout of images; nhwc is channels_last.", usual="the runtime's",
                               choices=LAYOUTS)  # fmt: skip
     compile_mode: str | None = term(
-        None, "Mode of torch.compile: reduce-overhead replays a CUDA graph, max-autotune also chooses among products.",
+        None, "Mode of torch.compile: reduce-overhead replays a CUDA graph, max-autotune also tries Triton's GEMMs.",
         usual="default", choices=COMPILE_MODES, runtime="modes", noun="compile mode",
     )  # fmt: skip
-    method: str = term(USUAL_METHOD, about="How times are predicted.", choices=METHODS,
+    method: str = term(USUAL_METHOD, "How kernel times are predicted; the others are baselines.", choices=METHODS,
                        elsewhere=dict.fromkeys(BASELINES, SERVES_VALIDATE))  # fmt: skip
     mode: str = term(
-        "inference", "training: forward, backward and update.", choices=MODES, again=True,
+        "inference", "training: one step of forward, backward and update.", choices=MODES, again=True,
         about="Training predicts one step: forward, backward and update of the parameters, under torch-eager,"
               " torch-compile or ort-cuda; a graph that has its backward pass is used as it is.",
     )  # fmt: skip
@@ -159,7 +159,7 @@ class Terms:
                            noun="gradient accumulation", mode="training", again=True)  # fmt: skip
     gpus: int | None = term(None, "Number of GPUs.", usual="as --parallel needs", most=65_536, again=True)
     parallel: str | None = term(
-        None, "Parallelism: dp data (--batch is over all GPUs), tp tensor, pp=4:microbatches=8 pipeline, ep expert.",
+        None, "Parallelism: dp data (--batch is the global batch), tp tensor, pp=4:microbatches=8 pipeline, ep expert.",
         metavar="tp=4|dp=2,tp=4|...", again=True,
         about='"dp=4" data parallel, where the batch is that of all GPUs; "tp=4" tensor parallel, as Megatron-LM;'
               ' "pp=4:microbatches=8" pipeline parallel; "ep=4" expert parallel; "dp=2,tp=4" both.',
