@@ -185,7 +185,7 @@ MISSES: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "tanh of a fourth power": (HIDDEN + TANH, {**T, "t": 4.0}, "Pow Mul Add Mul Tanh Add Mul Mul", ""),
     "layer norm over axis 1": (
         HIDDEN + LAYER.replace("-1", "1"), {**N, "g": (3, 1), "b": (3, 1)},
-        "ReduceMean Cast Sub Pow ReduceMean Cast Add Sqrt Div Mul Add", "over the last axis alone",  # Cast: cuDNN scales
+        "ReduceMean Cast Sub Pow ReduceMean Cast Add Sqrt Div Mul Add", "over the last axis alone",
     ),
     "layer norm of third powers": (
         HIDDEN + LAYER, {**N, "two": 3.0}, "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add", "",
