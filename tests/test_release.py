@@ -148,7 +148,7 @@ def test_the_schemas_of_a_release_are_kept_when_it_is_tagged(tmp_path: Path) -> 
     env = {**os.environ, "GITHUB_REF_NAME": "v99.0.0"}
     (tmp_path / "tests/schemas/99.0.0").mkdir(parents=True)
     for schema in (ROOT / "onnxperf").glob("*/*.schema.json"):
-        (tmp_path / schema.relative_to(ROOT)).parent.mkdir(parents=True)
+        (tmp_path / schema.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(schema, tmp_path / schema.relative_to(ROOT))
         shutil.copy(schema, tmp_path / "tests/schemas/99.0.0")
     assert subprocess.run([BASH, "-ec", command], env=env, cwd=tmp_path).returncode == 0

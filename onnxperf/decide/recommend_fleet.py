@@ -30,6 +30,7 @@ from onnxperf.ground.tables import duration, number
 from onnxperf.language.decoding import decoding_of
 from onnxperf.running.pipeline import Gpu, each, request_for
 
+SCHEMA_VERSION = 1
 ASSUMED = (
     "requests of a model arrive at random and are split at random among its replicas, each with its own queue, and each"
     " keeps the limit by itself",
@@ -121,7 +122,7 @@ class FleetRecommendation(Document):
         """The mix as `recommend_fleet.schema.json` describes it: times in seconds, prices in US dollars."""
         costs = ("usd_per_hour", "slow_usd_per_hour", "alone_usd_per_hour", "gap")
         return {
-            **plain(self, "models", "cards", *costs),
+            "schema_version": SCHEMA_VERSION, **plain(self, "models", "cards", *costs),
             "unserved": [
                 {"model": model, "others": [{"gpu": gpu, "why": why} for gpu, why in others]}
                 for model, others in self.unserved
