@@ -416,10 +416,10 @@ def test_an_ascii_terminal_gets_ascii(arguments: tuple[str, ...]) -> None:
         assert "  ####" in done.stdout
 
 
-def test_a_prediction_is_nine_lines(onnxperf_cli) -> None:
+def test_a_prediction_is_ten_lines(onnxperf_cli) -> None:
     _, out, _ = onnxperf_cli(*PREDICT)
     p = onnxperf.predict(RESNET, gpu="l4")
-    assert len(out.rstrip().splitlines()) == 9
+    assert len(out.rstrip().splitlines()) == 10
     assert duration(p.seconds) in out and "fits" in out and "node_" not in out
     assert out.count("  Conv  ") == 0 and onnxperf_cli(*PREDICT, "--top", "3")[1].count("  Conv  ") == 3
     times = re.findall(r"  (\d+) x  ", onnxperf_cli(*PREDICT, "--detail")[1])

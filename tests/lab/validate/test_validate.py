@@ -58,6 +58,11 @@ ON_H200 = {
     "training, eager PyTorch, FP16 autocast": 10, "training, eager PyTorch, FP32": 6,
     "training, torch.compile, FP16 autocast": 4, "training, torch.compile, FP32": 4,
 }  # fmt: skip
+ON_H100 = {
+    "ONNX Runtime, FP16": 12, "ONNX Runtime, TF32": 12, "eager PyTorch, FP16 autocast": 19, "eager PyTorch, FP32": 5,
+    "torch.compile, FP16 autocast": 7, "torch.compile, FP32": 6, "training, eager PyTorch, FP16 autocast": 4,
+    "training, eager PyTorch, FP32": 2,
+}  # fmt: skip
 ENGINE_ROWS = {
     "release 8.4, INT8, a100-sxm4-80gb": 6,
     **{f"release {r}, {p}, a100-sxm4-80gb": 1 for r in ("8.2", "8.4") for p in ("FP16", "FP32 or TF32")},
@@ -204,6 +209,7 @@ def test_every_class_card_and_model_of_the_sample_is_scored(report: Report, few:
         *((f"{TRAINING.reported}, {part}", 3) for part in fp32_torch.PARTS),
         *((f"several GPUs, training, FP32, {plan}", 1) for plan in fp32_torch.PLANS.values()),
         *((f"kernels of models on H200, {which}", n) for which, n in ON_H200.items()),
+        *((f"kernels of models on H100, {which}", n) for which, n in ON_H100.items()),
     }} | {("ONNX Runtime, over 5 ms", 6 + scored_of(29 - 6))}  # fmt: skip
     published = {models.PUBLISHED + "neusight"}
     assert {s.method for s in whole if TRAINING.heads(s.name)} == {*ours, *published}

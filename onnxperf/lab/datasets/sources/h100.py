@@ -2,10 +2,10 @@
 
 The columns are those of the H200's table, and runs are counted alike; no row has a host's time, as other processes
 prepared work on the same machine. None of these networks was measured on the H200. Runs whose like kernels took 10%
-longer than the quickest of them are left out, as another process disturbed them. The table holds more networks than the
-sample has graphs; `samples/measure_kernels.py` measures them and makes table and graphs. Nothing is derived from these
-rows; what was chosen with sight of them: derive/hopper.md. `kernels.csv.gz` has every kernel of eager PyTorch by its
-operator, and of ONNX Runtime by the node during which the host launched it.
+longer than the quickest of them are left out, as another process disturbed them. `others.csv.gz` has the runs of
+networks whose graphs are left out; `samples/measure_kernels.py` makes those, and measures all. Nothing is derived from
+these rows; what was chosen with sight of them: derive/hopper.md. `kernels.csv.gz` has the kernels of ONNX Runtime by
+the node during which the host launched them, and those of eager PyTorch by operator that take 6 us or more.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ DATASET = Dataset(
             models, graph="graph", apart=heading,
         ),
     ),
-    copied=("kernels.csv.gz",),
+    copied=("kernels.csv.gz", "others.csv.gz"),
 )  # fmt: skip
