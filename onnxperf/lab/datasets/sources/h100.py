@@ -5,7 +5,7 @@ prepared work on the same machine. None of these networks was measured on the H2
 longer than the quickest of them are left out, as another process disturbed them. `others.csv.gz` has the runs of
 networks whose graphs are left out; `samples/measure_kernels.py` makes those, and measures all. Nothing is derived from
 these rows; what was chosen with sight of them: derive/hopper.md. `kernels.csv.gz` has the kernels of ONNX Runtime by
-the node during which the host launched them, from 5 us on, and those of eager PyTorch by operator, from 20 us on.
+the node during which the host launched them, from 5 us on, and those of eager PyTorch by operator, from 30 us on.
 """
 
 from __future__ import annotations
