@@ -35,7 +35,7 @@ SCHEMA = json.loads((ROOT / "onnxperf/decide/recommend_llm.schema.json").read_te
 LENGTHS: dict[str, Any] = {"config": SMALL, "prompt": 64, "output": 16, "engine": "vllm"}
 ASKED = {**LENGTHS, "requests": 200}
 #: Requests a second, and limits in milliseconds, that take one instance here and several there.
-TARGET: dict[str, Any] = {"qps": 2_000.0, "tpot_ms": 1.0, "ttft_ms": 2.8}
+TARGET: dict[str, Any] = {"qps": 2_000.0, "tpot_ms": 1.0, "ttft_ms": 12.8}
 CARDS = ("l4", "h100")
 RUNNING = 32
 
@@ -68,7 +68,7 @@ def test_the_plan_is_the_cheapest_of_all_that_keep_the_limits() -> None:
         for n in range(1, 20):
             s = served(steps, Traffic(TARGET["qps"] / n, "64", "16", ASKED["requests"]))
             first, token = (s.times[what].mean for what in ("time_to_first_token", "time_per_output_token"))
-            if TARGET["qps"] / n < most and first.seconds <= 2.8e-3 and token.seconds <= 1e-3:
+            if TARGET["qps"] / n < most and first.seconds <= 12.8e-3 and token.seconds <= 1e-3:
                 cost[id, plan] = n * gpus * prices[id].usd_per_hour
                 break
     assert len(cost) == 4 and len({usd / prices[id].usd_per_hour for (id, _), usd in cost.items()}) > 2
@@ -78,7 +78,7 @@ def test_the_plan_is_the_cheapest_of_all_that_keep_the_limits() -> None:
 
 @pytest.mark.parametrize("percentile", [None, 99])
 def test_a_plan_is_what_llm_answers_for_its_part(percentile: int | None) -> None:
-    r = recommended() if percentile is None else recommended(percentile=percentile, ttft_ms=9, gpu=("l4",))
+    r = recommended() if percentile is None else recommended(percentile=percentile, ttft_ms=19, gpu=("l4",))
     for p in r.plans[:2]:
         g = llm(gpu=p.gpu, parallel=p.parallel or None, batch=r.running, qps=p.qps, **ASKED)
         assert g.service is not None
@@ -94,7 +94,7 @@ def test_a_plan_is_what_llm_answers_for_its_part(percentile: int | None) -> None
 
 
 def test_limits_of_more_requests_take_more_instances() -> None:
-    each = (recommended(percentile=of, ttft_ms=9, gpu=("l4",)) for of in (None, 99))
+    each = (recommended(percentile=of, ttft_ms=19, gpu=("l4",)) for of in (None, 99))
     mean, late = ({(p.gpu, p.parallel): p.instances for p in r.plans} for r in each)
     assert all(late[plan] >= mean[plan] for plan in late) and sum(late.values()) > sum(mean[plan] for plan in late)
 
