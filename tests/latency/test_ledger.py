@@ -101,10 +101,9 @@ def test_no_works_come_to_nothing() -> None:
 
 
 def test_batches_of_a_sweep_share_their_works(asked: list[Work]) -> None:
-    """A batch counts the workspace of the powers of two below it, so the largest batch has most of their works."""
+    """Batches are estimated together, a layer's beside each other, and no work twice."""
     ESTIMATE.ledger.cache_clear()
     sweep(net(), gpu=["t4", "l4"], batch=[1, 2, 4, 8, 16])
     convolutions = [w for w in asked if isinstance(w.size, Conv)]
-    assert {w.size.images for w in convolutions} == {1, 2, 4, 8, 16}
-    assert convolutions[0].size.images == 16  # then those below it, all at once
+    assert [w.size.images for w in convolutions[:5]] == [1, 2, 4, 8, 16]
     assert len(asked) == len(set(asked)) and len(convolutions) % 5 == 0
