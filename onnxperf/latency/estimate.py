@@ -74,13 +74,13 @@ def estimate(
     bus and exchanges are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
     UsageError where the method's error class has no ranges among the constants.
     """
-    of_run = ledger(tuple(devices), constants or shipped(), method.times, kernels.stored_bytes)
+    of_run = ledger(tuple(devices), constants or shipped(), method.times)
     cards = of_run.cards
     asked = [(kernel.work, method.layer(kernel)) for kernel in kernels.rows]
     index = {pair: i for i, pair in enumerate(dict.fromkeys(asked))}
     work_list, layers = [w for w, _ in index], [layer for _, layer in index]
     rows = np.array([index[pair] for pair in asked], dtype=int)
-    terms, floor_s, resources = of_run.entries(work_list, layers)
+    terms, floor_s, resources = of_run.entries(work_list, [kernels.stored_bytes] * len(work_list), layers)
     repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
     exchange = np.array([kernel.communicates for kernel in kernels.rows], dtype=bool)
     transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
@@ -88,7 +88,8 @@ def estimate(
     full_clock = repeats * corrections * terms.seconds[rows]
     on_tensor = _tensor_share(work_list, full_clock, rows, cards)
     busy = np.where(on_tensor > 0, on_tensor, 1.0)
-    joules = repeats * energy(work_list, cards, dram_share(of_run.stored, cards), terms.executed_share, busy)[rows]
+    in_dram = dram_share(np.array([[float(kernels.stored_bytes)]]), cards)
+    joules = repeats * energy(work_list, cards, in_dram, terms.executed_share, busy)[rows]
     factor = np.ones((len(devices),))
     if method.power_limit:
         factor = slowdown(summed(full_clock[~transfer]), summed(joules[~transfer]), cards, on_tensor)[0]
@@ -96,7 +97,6 @@ def estimate(
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
     assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
     unknown = np.array([bool(kernel.assumed or kernel.work.steps.unknown) for kernel in kernels.rows], dtype=bool)
-    sources = np.array(["calibrated" if d.corrections != Corrections() else "analytic" for d in devices])
     half_width = _half_widths(work_list, rows, unknown, cards, method)
     competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
     return Estimates(
@@ -108,19 +108,23 @@ def estimate(
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
                            np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
         transfer=transfer, power_factor=factor, links=np.stack([terms.nvlink, terms.pcie, terms.network])[:, rows],
-        source=np.where(assumed[:, None], "assumed", sources),
+        source=np.where(assumed[:, None], "assumed", _sources(devices)),
     )  # fmt: skip
 
 
+def _sources(devices: Sequence[Device]) -> list[str]:
+    """Where the estimate of a kernel that a rule knows comes from, on each device."""
+    return ["calibrated" if d.corrections != Corrections() else "analytic" for d in devices]
+
+
 def estimate_works(each: Sequence[Kernels], devices: Sequence[Device], method: Method, constants: Constants) -> None:
-    """Estimate the works of runs that read the same bytes of weights at once, which `estimate` then finds done. Kernels
-    in the same row, mostly the same layer at another batch, lie side by side.
+    """Estimate the works of several runs at once, which `estimate` then finds done. Kernels in the same row, mostly the
+    same layer at another batch, lie side by side.
     """
-    of_run = ledger(tuple(devices), constants, method.times, each[0].stored_bytes)
-    asked = dict.fromkeys(
-        (k.work, method.layer(k)) for row in zip_longest(*(kernels.rows for kernels in each)) for k in row if k
-    )
-    of_run.entries([w for w, _ in asked], [layer for _, layer in asked])
+    of_run, stored = ledger(tuple(devices), constants, method.times), [kernels.stored_bytes for kernels in each]
+    rows = zip_longest(*(kernels.rows for kernels in each))
+    asked = {(k.work, n, method.layer(k)): None for row in rows for k, n in zip(row, stored, strict=True) if k}
+    of_run.entries([w for w, *_ in asked], [n for _, n, _ in asked], [layer for *_, layer in asked])
 
 
 def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, repeats: Array, devices: int) -> Array:
@@ -228,7 +232,8 @@ def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms)
 
     if cards.kind != "gpu":
         return times(works, stored)
-    return least_padded(times, family_of(works.each[0]).larger, works, cards, stored, bound.compute)
+    family = family_of(works.each[0])
+    return least_padded(times, family.larger, works, cards, stored, bound.compute, family.monotone)
 
 
 def as_measured(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
@@ -396,26 +401,28 @@ Entries = tuple[KernelTerms, Array, dict[str, Array]]
 
 
 class Ledger:
-    """What works come to on some devices by a method, in runs that read so many bytes of weights. A work is estimated
-    once, whichever runs ask for it: another batch of a model has some of the same works, and its workspace others.
+    """What works come to on some devices by a method. A work is estimated once, whichever runs ask for it that read as
+    many bytes of weights: another batch of a model has some of the same works, and its workspace others.
     """
 
-    def __init__(self, devices: Sequence[Device], constants: Constants, times: Times, stored_bytes: int):
+    def __init__(self, devices: Sequence[Device], constants: Constants, times: Times):
         self.cards, self._times = Cards(devices, constants), times
-        self.stored = np.array([[float(stored_bytes)]])
-        self._kept: tuple[dict[tuple[type, Work, Any], int], Entries | None] = {}, None
+        self._kept: tuple[dict[tuple[type, Work, int, Any], int], Entries | None] = {}, None
 
-    def entries(self, work_list: Sequence[Work], layers: Sequence[Any] = ()) -> Entries:
-        """Those of works of any size types, as `estimated` has them; layers: as in `Works`."""
-        each = zip(work_list, layers or (None,) * len(work_list), strict=True)
-        keys = [(type(w.size), w, layer) for w, layer in each]  # sizes of two types may be equal
+    def entries(self, work_list: Sequence[Work], stored: Sequence[int], layers: Sequence[Any] = ()) -> Entries:
+        """Those of works of any size types, as `estimated` has them.
+
+        stored: the bytes of weights that the run of each work reads; layers: as in `Works`.
+        """
+        each = zip(work_list, stored, layers or (None,) * len(work_list), strict=True)
+        keys = [(type(w.size), w, n, layer) for w, n, layer in each]  # sizes of two types may be equal
         rows, kept = self._kept
         new = [key for key in dict.fromkeys(keys) if key not in rows]
         if new or kept is None:
             if (len(rows) + len(new)) * len(self.cards.devices) > CELLS:
                 rows, kept, new = {}, None, list(dict.fromkeys(keys))
-            stored = np.broadcast_to(self.stored, (len(new), 1))
-            more = estimated([w for _, w, _ in new], self.cards, self._times, stored, [layer for *_, layer in new])
+            read = np.array([n for *_, n, _ in new], dtype=float).reshape(len(new), 1)
+            more = estimated([w for _, w, *_ in new], self.cards, self._times, read, [layer for *_, layer in new])
             kept = _joined(kept, more) if rows and kept else more
             rows = rows | {key: len(rows) + i for i, key in enumerate(new)}
             self._kept = rows, kept

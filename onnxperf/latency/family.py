@@ -70,7 +70,8 @@ class KernelFamily:
     it keeps the link between cards busy at least. constants: what of the card's model is derived from measured kernels.
     batch: the field of the size that grows with the batch, of a family whose workspace depends on a choice.
     shared_bytes: what a work reads whatever that is. larger: the works, up to so many times as large, that a library
-    could run instead, padded.
+    could run instead, padded. monotone: the card's model gives no work less time where more of its weights come from
+    DRAM.
     """
 
     size: type
@@ -85,6 +86,7 @@ class KernelFamily:
     batch: str = ""
     shared_bytes: Callable[[Work], int] = _weights
     larger: Callable[[Work, float], list[Work]] = _nothing_larger
+    monotone: bool = False
 
     def __post_init__(self) -> None:
         if not hasattr(self.size, "_fields"):

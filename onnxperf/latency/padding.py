@@ -7,7 +7,7 @@ that it does not: more work never gets faster by the choice of a variant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from op_models import Work
 CHUNK = 256  # works estimated at once, as in `estimate`
 MORE, SMALL, FAR = (0, 1, 2), 128, 1 << 12
 LEAST_S = 1e-15
+ROUNDED = 1 - 1e-9  # of seconds that are no less but for rounding
 
 
 def above(size: int, times: float, near: int = 0) -> list[int]:
@@ -56,26 +57,25 @@ def larger_batches(
 
 def least_padded(
     times: Callable[[Works, Array], KernelTerms], larger: Callable[[Work, float], list[Work]], works: Works,
-    cards: Cards, stored: Array, least_s: Array,
+    cards: Cards, stored: Array, least_s: Array, monotone: bool = False,
 ) -> KernelTerms:  # fmt: skip
     """The terms of n works by a model, or those of the fastest larger work where that takes less time, [n, g].
 
     times: the model, of works and of the bytes of weights that their run reads [n, 1]; larger: what could run instead,
     up to so many times as large; least_s: seconds of the FLOPs at peak [n, g], which a larger work has more of.
+    monotone: no work takes less time in a run that reads more weights, so that what is not faster in the one which
+    reads the fewest need not be tried in the others.
     """
     alone = times(works, stored)
     most = np.max(alone.seconds / np.maximum(least_s, LEAST_S), axis=1).tolist()
     asked = [(i, w) for i, work in enumerate(works.each) for w in larger(work, most[i])]
+    if asked and monotone and (stored != stored[0]).any():
+        asked = _promising(asked, times, alone, cards, float(stored.min()))
     if not asked:
         return alone
-    rows, pairs = np.array([i for i, _ in asked]), [(w, float(stored[i, 0])) for i, w in asked]
-    each = list(dict.fromkeys(pairs))  # what several could be padded to is estimated once
-    index = {pair: at for at, pair in enumerate(each)}
-    instead = np.array([index[pair] for pair in pairs])
-    parts = [
-        times(Works([w for w, _ in part], cards), np.array([[s] for _, s in part]))
-        for part in (each[at : at + CHUNK] for at in range(0, len(each), CHUNK))
-    ]
+    rows = np.array([i for i, _ in asked])
+    each, instead = _once([(w, float(stored[i, 0])) for i, w in asked])
+    parts = _tried(each, times, cards)
     shape = alone.seconds.shape
     tried = {f: _joined([getattr(t, f) for t in parts], parts, shape[1]) for f in KernelTerms._fields[:-1]}
     best, has_larger = np.zeros(shape, dtype=int), np.zeros((shape[0], 1), dtype=bool)
@@ -96,6 +96,33 @@ def least_padded(
         detail = times(Works([each[best[0, 0]][0]], cards), stored).detail
         chosen = chosen._replace(detail={"padding efficiency": share, **detail})
     return choose(faster, chosen, alone)
+
+
+def _tried(
+    each: Sequence[tuple[Work, float]], times: Callable[[Works, Array], KernelTerms], cards: Cards
+) -> list[KernelTerms]:
+    """The terms of works in runs that read so many bytes of weights, in parts."""
+    parts = (each[at : at + CHUNK] for at in range(0, len(each), CHUNK))
+    return [times(Works([w for w, _ in part], cards), np.array([[s] for _, s in part])) for part in parts]
+
+
+def _once(pairs: Sequence[tuple[Work, float]]) -> tuple[list[tuple[Work, float]], Array]:
+    """What several works could be padded to, once, and at which index it stands for each of them."""
+    index = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
+    return list(index), np.array([index[pair] for pair in pairs])
+
+
+def _promising(
+    asked: Sequence[tuple[int, Work]], times: Callable[[Works, Array], KernelTerms], alone: KernelTerms, cards: Cards,
+    stored: float,
+) -> list[tuple[int, Work]]:  # fmt: skip
+    """Those of the larger works, each by the index of what it could run instead of, that take less time on some card in
+    a run that reads as few bytes of weights as `stored`.
+    """
+    each, instead = _once([(w, stored) for _, w in asked])
+    seconds = np.concatenate([t.seconds for t in _tried(each, times, cards)])
+    faster = ROUNDED * seconds[instead] < alone.seconds[[i for i, _ in asked]]
+    return [asked[at] for at in np.flatnonzero(faster.any(axis=1)).tolist()]
 
 
 def _joined(values: list[Array], parts: list[KernelTerms], devices: int) -> Array:

@@ -31,14 +31,14 @@ def workspaces(
     estimates: those of these kernels on these devices, whose workspace is kept for kernels whose family has no
     `batch`, for a batch of one, on processors, and for methods with terms of their own.
     """
-    of_run = ledger(tuple(devices), constants, method.times, kernels.stored_bytes)
+    of_run = ledger(tuple(devices), constants, method.times)
     rows = dict[Work, list[int]]()
     for i, kernel in enumerate(kernels.rows):
         rows.setdefault(kernel.work, []).append(i)
     tried = [(w, p) for w in rows for p in _powers(batch_of(w))]
     if not tried or of_run.cards.kind != "gpu" or method.own_terms:
         return estimates.workspace
-    terms = of_run.entries([with_batch(w, p) for w, p in tried])[0]
+    terms = of_run.entries([with_batch(w, p) for w, p in tried], [kernels.stored_bytes] * len(tried))[0]
     share = np.array([[batch_of(w) / p] for w, p in tried])
     needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
     bytes_ = estimates.workspace.copy()

@@ -348,16 +348,16 @@ class Run:
 
 def share_estimates(runs: Iterable[Run]) -> None:
     """Estimate the kernels of runs at several batches at once: what more than one could be padded to is so estimated
-    once. Runs share this where they have the same devices and read as many bytes of weights.
+    once. Runs share this where they have the same devices.
     """
-    alike: dict[tuple[Any, ...], list[Run]] = {}
+    alike: dict[tuple[Any, ...], list[Kernels]] = {}
     for run in runs:
         with suppress(Error):  # which is raised where the run is asked for
-            alike.setdefault((run.devices, run.method, run.kernels.stored_bytes), []).append(run)
-    for (devices, method, _), several in alike.items():
+            alike.setdefault((run.devices, run.method, run.constants), []).append(run.kernels)
+    for (devices, method, constants), several in alike.items():
         if len(several) > 1:
             with suppress(Error):
-                estimate_works([run.kernels for run in several], devices, method, several[0].constants)
+                estimate_works(several, devices, method, constants)
 
 
 def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:

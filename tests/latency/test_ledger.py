@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
 
 
 def ledger() -> Ledger:
-    return Ledger(FIVE, shipped(), kernel_models, STORED)
+    return Ledger(FIVE, shipped(), kernel_models)
 
 
 def same(kept: Any, anew: Any) -> bool:
@@ -61,8 +61,32 @@ def test_a_work_is_estimated_once_and_comes_to_the_same(asked: list[Work]) -> No
     works, kept = [*PRODUCTS, *CONVOLUTIONS, ROWS], ledger()
     for some in (works[:3], works[1:9], works[::-1], works, works[4:5] * 2):
         anew = estimated(some, Cards(FIVE, shipped()), kernel_models, np.full((len(some), 1), float(STORED)))
-        assert same(kept.entries(some), anew)
+        assert same(kept.entries(some, [STORED] * len(some)), anew)
     assert len(asked) == len(set(asked)) == len(works)
+
+
+def test_runs_that_read_other_weights_are_estimated_together() -> None:
+    """Each as alone, though products which could be padded are tried in the run that reads the fewest weights."""
+    assert FAMILIES[Gemm].monotone
+    each = [(w, STORED * n) for n in (1, 3, 40) for w in PRODUCTS]
+    cards, works = Cards(FIVE, shipped()), [w for w, _ in each]
+    stored = np.array([[float(n)] for _, n in each])
+    terms = estimated(works, cards, kernel_models, stored)[0]
+    alone = [estimated([w], cards, kernel_models, stored[i : i + 1])[0].seconds for i, w in enumerate(works)]
+    assert np.array_equal(terms.seconds, np.concatenate(alone))
+
+
+@pytest.mark.parametrize("pipe", ["fp32", "tensor_tf32", "tensor_fp16"])
+def test_no_product_takes_less_time_where_more_of_the_weights_come_from_dram(pipe: str) -> None:
+    sides = np.exp2(np.random.default_rng(0).uniform(0, 14, (100, 3))).astype(int).tolist()
+    size, dtype = (2, "float16") if pipe == "tensor_fp16" else (4, "float32")
+    works = [
+        Work(Gemm(1, m, n, k), dtype, pipe, size * (m + n) * k, size * m * n, size * n * k, 2 * m * n * k)
+        for m, n, k in sides
+    ]
+    cards, shape = Cards(FIVE, shipped()), (len(works), len(FIVE))
+    each = [FAMILIES[Gemm].card(Works(works, cards), cards, np.full(shape, x)).seconds for x in np.linspace(0, 1, 9)]
+    assert (np.diff(each, axis=0) >= -1e-12 * each[0]).all()
 
 
 def test_equal_sizes_of_two_types_are_two_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,24 +104,25 @@ def test_equal_sizes_of_two_types_are_two_works(monkeypatch: pytest.MonkeyPatch)
     kept, cards, shuffle = ledger(), Cards(FIVE, shipped()), replace(MOVE, size=Shuffle(4096, 64))
     assert shuffle == MOVE
     for w in (shuffle, MOVE):
-        assert same(kept.entries([w]), estimated([w], cards, kernel_models, np.full((1, 1), float(STORED))))
-    assert not np.array_equal(kept.entries([shuffle])[0].seconds, kept.entries([MOVE])[0].seconds)
+        assert same(kept.entries([w], [STORED]), estimated([w], cards, kernel_models, np.full((1, 1), float(STORED))))
+    seconds = [kept.entries([w], [STORED])[0].seconds for w in (shuffle, MOVE)]
+    assert not np.array_equal(*seconds)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch, asked: list[Work]) -> None:
     monkeypatch.setattr(ESTIMATE, "CELLS", 3 * len(FIVE))
     kept = ledger()
     for w in (*PRODUCTS, *PRODUCTS):
-        kept.entries([w])
+        kept.entries([w], [STORED])
     assert len(asked) == 2 * len(PRODUCTS)
-    assert kept.entries(PRODUCTS)[1].shape == (len(PRODUCTS), len(FIVE))
+    assert kept.entries(PRODUCTS, [STORED] * len(PRODUCTS))[1].shape == (len(PRODUCTS), len(FIVE))
 
 
 def test_no_works_come_to_nothing() -> None:
     kept = ledger()
-    terms, floor_s, busy = kept.entries([])
+    terms, floor_s, busy = kept.entries([], [])
     assert terms.seconds.shape == floor_s.shape == (0, len(FIVE)) and not busy
-    assert kept.entries([ROWS])[2].keys() == {"DRAM", "matrix", "vector"}
+    assert kept.entries([ROWS], [STORED])[2].keys() == {"DRAM", "matrix", "vector"}
 
 
 def test_batches_of_a_sweep_share_their_works(asked: list[Work]) -> None:

@@ -272,5 +272,5 @@ IN_FEWER_BITS = (
 FAMILY = KernelFamily(
     size=Gemm, card=gemm, processor=processor_gemm, error_class=_error_class,
     formula=lambda s: f"2 batch m n k = 2 x {s.batch} x {s.m} x {s.n} x {s.k}", layer=("n", "k"),
-    constants=(CUDA_CORES, TENSOR_CORES, *IN_FEWER_BITS), larger=_larger,
+    constants=(CUDA_CORES, TENSOR_CORES, *IN_FEWER_BITS), larger=_larger, monotone=True,
 )  # fmt: skip
