@@ -219,7 +219,7 @@ def on_each_of(requests: Sequence[Request], devices: Sequence[Device]) -> list[l
     """
     placed = [_placed(r, devices) for r in requests]
     share_estimates({id(run): run for pairs in placed for run, _ in pairs}.values())
-    return [_on_each(r, devices, pairs) for r, pairs in zip(requests, placed, strict=True)]
+    return [_on_each(r, devices, placed.pop(0)) for r in requests]  # a run's stages go with it
 
 
 def _placed(r: Request, devices: Sequence[Device]) -> list[tuple[Run, int]]:

@@ -165,6 +165,22 @@ class Cards:
         self.hbm = np.array([d.memory_kind.startswith("HBM") for d in devices])[None, :]
         self._rates: dict[str, list[float]] = {}
 
+    def only(self, at: Sequence[int]) -> Cards:
+        """Some of the devices, in this order."""
+        changed = copy(self)
+        changed.devices, changed._rates = tuple(self.devices[j] for j in at), {}
+        for name, values in vars(self).items():
+            if isinstance(values, np.ndarray):
+                setattr(changed, name, values[:, at])
+        return changed
+
+    def alike(self, pipes: Sequence[str]) -> list[list[int]]:
+        """The indices of devices that do the work of the same of these pipes on tensor cores."""
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for j, on_tensor in enumerate(self.tensor(sorted(set(pipes))).T.tolist()):
+            groups.setdefault(tuple(on_tensor), []).append(j)
+        return list(groups.values())
+
     def having(self, values: Mapping[str, Any]) -> Cards:
         """The same devices with other constants at dotted paths; arrays made from the old ones stay as they are."""
         changed = copy(self)

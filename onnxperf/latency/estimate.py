@@ -366,10 +366,22 @@ def estimated(
 ) -> Entries:
     """Terms without details, bounds, and what keeps each resource busy, of works of any size types [n, g].
 
-    No seconds are below their bound.
+    No seconds are below their bound. Devices with tensor cores for a work, and those without, have models of their own:
+    each is asked for its own devices alone.
 
     stored [n, 1]: how many bytes of weights their run reads; layers: as in `Works`.
     """
+    groups = cards.alike([w.pipe for w in work_list])
+    if len(groups) < 2:
+        return _estimated(work_list, cards, times, stored, layers)
+    apart = [_estimated(work_list, cards.only(at), times, stored, layers) for at in groups]
+    return _beside(apart, np.argsort(np.concatenate(groups)))
+
+
+def _estimated(
+    work_list: Sequence[Work], cards: Cards, times: Times, stored: Array, layers: Sequence[Any] = ()
+) -> Entries:
+    """The same on devices of one of these groups."""
     n, g = len(work_list), len(cards.devices)
     names = [f for f in KernelTerms._fields if f not in ("variant", "launches", "detail")]
     variant, launches = np.full((n, g), "", dtype="<U24"), np.ones((n, g), dtype=int)
@@ -438,6 +450,20 @@ def _joined(first: Entries, second: Entries) -> Entries:
     fields: dict[str, Any] = {f: np.concatenate((getattr(terms, f), getattr(more, f))) for f in terms._fields[:-1]}
     busy = {name: np.concatenate((seconds, second[2][name])) for name, seconds in first[2].items()}
     return KernelTerms(**fields), np.concatenate((first[1], second[1])), busy
+
+
+def _beside(parts: Sequence[Entries], order: Array) -> Entries:
+    """The entries of the same works on several groups of devices, the devices put in this order."""
+
+    def joined(each: Sequence[Array]) -> Array:
+        return np.concatenate(each, axis=1)[:, order]
+
+    fields: dict[str, Any] = {f: joined([getattr(t, f) for t, *_ in parts]) for f in KernelTerms._fields[:-1]}
+    return (
+        KernelTerms(**fields),
+        joined([s for _, s, _ in parts]),
+        {x: joined([b[x] for *_, b in parts]) for x in parts[0][2]},
+    )
 
 
 def _taken(entries: Entries, rows: Array) -> Entries:

@@ -74,9 +74,9 @@ def least_padded(
     if not asked:
         return alone
     rows = np.array([i for i, _ in asked])
-    each, instead = _once([(w, float(stored[i, 0])) for i, w in asked])
-    parts = _tried(each, times, cards)
-    shape = alone.seconds.shape
+    unpadded = list(zip(works.each, stored[:, 0].tolist(), strict=True))
+    each, instead = _once(unpadded, [(w, unpadded[i][1]) for i, w in asked])
+    parts, shape = [alone, *_tried(each[len(unpadded) :], times, cards)], alone.seconds.shape
     tried = {f: _joined([getattr(t, f) for t in parts], parts, shape[1]) for f in KernelTerms._fields[:-1]}
     best, has_larger = np.zeros(shape, dtype=int), np.zeros((shape[0], 1), dtype=bool)
     has_larger[rows] = True
@@ -106,10 +106,16 @@ def _tried(
     return [times(Works([w for w, _ in part], cards), np.array([[s] for _, s in part])) for part in parts]
 
 
-def _once(pairs: Sequence[tuple[Work, float]]) -> tuple[list[tuple[Work, float]], Array]:
-    """What several works could be padded to, once, and at which index it stands for each of them."""
-    index = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
-    return list(index), np.array([index[pair] for pair in pairs])
+def _once(
+    unpadded: Sequence[tuple[Work, float]], larger: Sequence[tuple[Work, float]]
+) -> tuple[list[tuple[Work, float]], Array]:
+    """Works, and behind them once what is larger and none of them, and at which index each of the larger ones stands:
+    what several could be padded to is estimated once, also where it is one of them, as at another batch.
+    """
+    index = {pair: at for at, pair in enumerate(unpadded)}
+    new = [pair for pair in dict.fromkeys(larger) if pair not in index]
+    index |= {pair: len(unpadded) + at for at, pair in enumerate(new)}
+    return [*unpadded, *new], np.array([index[pair] for pair in larger])
 
 
 def _promising(
@@ -119,7 +125,7 @@ def _promising(
     """Those of the larger works, each by the index of what it could run instead of, that take less time on some card in
     a run that reads as few bytes of weights as `stored`.
     """
-    each, instead = _once([(w, stored) for _, w in asked])
+    each, instead = _once([], [(w, stored) for _, w in asked])
     seconds = np.concatenate([t.seconds for t in _tried(each, times, cards)])
     faster = ROUNDED * seconds[instead] < alone.seconds[[i for i, _ in asked]]
     return [asked[at] for at in np.flatnonzero(faster.any(axis=1)).tolist()]

@@ -85,8 +85,10 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
     pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
     cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
     watts = np.broadcast_to(available(cards)[0] / busy, len(cards.devices))
+    tensor = [j for j, device in enumerate(cards.devices) if "tensor_fp16" in device.dense_flops]
+    whole_rates = dict(zip(tensor, cards.only(tensor).whole_rate(["tensor_fp16"])[0].tolist(), strict=True))
     for j, device in enumerate(cards.devices):
-        whole_rate = float(cards.whole_rate(["tensor_fp16"])[0, j]) if "tensor_fp16" in device.dense_flops else 0.0
+        whole_rate = whole_rates.get(j, 0.0)
         for name, i in pipes.items():
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):

@@ -32,8 +32,15 @@ def content(graph: Graph) -> object:
 #: Its second dimension is 12, which a batch of 12 equals by chance.
 FLAT = "g (float[batch,12,5] x) => (float[rows,60] y) { s = Constant<value = int64[2] {-1, 60}>() y = Reshape(x, s) }"
 
+#: Positions of each sample, which are known before the run.
+POSITIONS = """g (float[batch,5] x) => (int64[batch,5] y) {
+    s = Shape(x) p = Constant<value = int64[1,5] {0, 1, 2, 3, 4}>() e = Expand(p, s) y = Add(e, e)
+}"""
 
-@pytest.mark.parametrize("model", [net(), net(8), model_of(FLAT, {})], ids=["open", "fixed", "flat"])
+
+@pytest.mark.parametrize(
+    "model", [net(), net(8), model_of(FLAT, {}), model_of(POSITIONS, {})], ids=["open", "fixed", "flat", "positions"]
+)
 def test_every_graph_is_the_one_that_is_read(model: object) -> None:
     batches = list(range(1, 33))
     at, read = reader(model)
