@@ -7,9 +7,14 @@ import pytest
 
 import gpu_specs
 import onnxperf
-from onnxperf.answer.accuracy import PAGE, measured
+from onnxperf.answer.accuracy import OF_GENERATION, PAGE, measured
 
 ROOT = Path(__file__).parents[1]
+CONFIG = {
+    "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "max_position_embeddings": 512,
+    "torch_dtype": "float16",
+}  # fmt: skip
 RESNET, BERT = ROOT / "samples/resnet50.onnx", ROOT / "samples/bert-base.onnx"
 
 
@@ -44,6 +49,35 @@ def test_training_and_several_gpus_are_measured_apart() -> None:
     assert onnxperf.predict(BERT, mode="training", gpu="v100-pcie-32gb").accuracy.why == "training steps"
     two = onnxperf.predict(BERT, gpu="t4", batch=2, parallel="dp=2").accuracy
     assert (two.status, two.why) == ("not validated", "inference on several GPUs under ort-cuda")
+
+
+def test_rows_of_a_choice_of_cards_say_it_too() -> None:
+    asked: dict[str, Any] = {"runtime": "torch-eager"}
+    at = {gpu: onnxperf.predict(RESNET, gpu=gpu, **asked).accuracy for gpu in ("t4", "l4")}
+    assert [a.status for a in at.values()] == ["measured", "inferred"]
+    cards = onnxperf.compare(RESNET, gpu=[*at], **asked)
+    plans = onnxperf.recommend(RESNET, gpu=[*at], max_ms=50, qps=10, **asked)
+    for rows in (cards.to_dict()["cards"], plans.to_dict()["plans"]):
+        assert {row["gpu"]: row["accuracy"] for row in rows} == {gpu: a.to_dict() for gpu, a in at.items()}
+    for shown in (str(cards), str(plans)):
+        words = {line.split()[-1] for line in shown.splitlines() if "t4  " in line or "l4  " in line}
+        assert words == {"measured", "inferred"} and f"see {PAGE}" in shown
+
+
+@pytest.mark.parametrize(
+    ("terms", "status", "why"),
+    [
+        ({"gpu": "a100-80gb"}, "measured", "prefills and decode steps by themselves, 7% off"),
+        ({"gpu": "a100-80gb", "parallel": "tp=2"}, "not validated", "generation on several GPUs under ort-genai"),
+        ({"gpu": "a100-80gb", "runtime": "torch-eager"}, "not validated", "generation under torch-eager"),
+        ({"gpu": "h100", "engine": "vllm", "parallel": "tp=2"}, "measured", "off in the median of 433 closed loops"),
+        ({"gpu": "h100", "engine": "vllm", "cached": 0.5}, "not validated", "prefix caches"),
+    ],
+)
+def test_generation_was_measured_under_some_engines(terms: dict[str, Any], status: str, why: str) -> None:
+    g = onnxperf.llm(config=CONFIG, prompt=64, output=4, **terms)
+    assert g.accuracy.status == status and why in g.accuracy.why and g.accuracy.page == OF_GENERATION
+    assert g.runner in (terms.get("engine"), terms.get("runtime"), "ort-genai")
 
 
 def test_pages_and_cards_that_are_named_are_there() -> None:

@@ -543,7 +543,7 @@ def test_a_model_without_products_is_not_limited_by_its_arithmetic() -> None:
     )
     p = onnxperf.predict(model, gpu="a100")
     assert max(p.bound_by, key=p.bound_by.__getitem__) == "compute"
-    assert words(p, ()).limit == "instruction issue is the limit"
+    assert words(p, ()).limit == "compute-bound (instruction issue)"
 
 
 def test_long_notes_and_missing_modules_are_told_in_whole_words(onnxperf_cli, monkeypatch, tmp_path) -> None:

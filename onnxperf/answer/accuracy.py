@@ -29,6 +29,12 @@ OF_GENERATION = "onnxperf/language/accuracy.md"
 #: What was timed: whole runs, their kernels alone, servers with a constant number of requests, a prompt or one step.
 RUNS, KERNELS, LOOPS, STEPS = "runs", "kernels", "closed loops", "single runs"
 SEVERAL, GENERATION = " on several GPUs", "generation"  # of kinds of runs, beside the modes
+#: How an error is told, by what was timed.
+TOLD = {
+    RUNS: "{error:.0%} off in {rows} runs", KERNELS: "{error:.0%} off in the kernels of {rows} runs",
+    LOOPS: "time per output token {error:.0%} off in the median of {rows} closed loops",
+    STEPS: "prefills and decode steps by themselves, {error:.0%} off in {rows}",
+}  # fmt: skip
 WHOLE = "16 or 8 bits"  # the types that engines were measured in, with weights as their configurations have them
 #: Precisions by the type that most stored values have.
 STORED = {
@@ -94,7 +100,7 @@ def accuracy(run: Run, j: int = 0) -> Accuracy:
     if run.unmeasured:
         return Accuracy(NOT_VALIDATED, None, run.unmeasured)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)
-    precision = precision_of(s, run.runtime, device, stored_type(run.graph))
+    precision = precision_of(s, run.runtime, device, run.kept(stored_type, run.graph))
     newest = release(run.runtime.releases.newest) if run.runtime.releases else None
     return of_kind(s.runtime, kind, precision, _named(device), run.runtime.release or newest)
 
@@ -107,27 +113,32 @@ def _named(device: Device) -> str:
     return device.file or f"{device.id} as it is set here"
 
 
-def of_generation(engine: str, gpu: str, weights: str | None, unlike: str = "") -> Accuracy:
-    """Whether generation of tokens was measured under an engine on a card; weights: the type that they are packed in,
-    None for that of the configuration; unlike: what takes part that no measurement has.
+def of_generation(
+    engine: str, gpu: str, weights: str | None, *, several: bool, draft: bool, cached: bool, pools: bool = False
+) -> Accuracy:  # fmt: skip
+    """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; weights: the type
+    that they are packed in, None for that of the configuration; several: whether on several GPUs, as loops under
+    serving engines were; draft, cached, pools: whether these take part, which no measurement has.
     """
-    if unlike:
-        return Accuracy(NOT_VALIDATED, None, unlike, OF_GENERATION)
-    return of_kind(engine, GENERATION, weights or WHOLE, gpu)
+    parts = {"speculative decoding": draft, "prefix caches": cached, "pools": pools}
+    if any(parts.values()):
+        return Accuracy(NOT_VALIDATED, None, " and ".join(name for name, x in parts.items() if x), OF_GENERATION)
+    looped = any(m.runtime == engine and m.of == LOOPS for m in measured())
+    return of_kind(engine, GENERATION + SEVERAL * (several and not looped), weights or WHOLE, gpu)
 
 
 def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:
     """Whether runs of a kind were measured, in a precision, on a card, under a release, None for today's."""
     alike = [m for m in measured() if (m.runtime, m.kind) == (runtime, kind)]
     if not alike:
-        return Accuracy(NOT_VALIDATED, None, f"{kind} under {runtime}")
+        page = OF_GENERATION if kind.startswith(GENERATION) else PAGE
+        return Accuracy(NOT_VALIDATED, None, f"{kind} under {runtime}", page)
     here = [m for m in alike if m.gpu == gpu]
     exact = [m for m in here if m.precision == precision]
     held = [m for m in exact if m.holds(at)]
     if held:
         best = max(held, key=lambda m: (m.of != KERNELS, m.rows))
-        where = f"the kernels of {best.rows} runs" if best.of == KERNELS else f"{best.rows} {best.of}"
-        return Accuracy(MEASURED, best.error, f"{best.error:.0%} off in {where}", best.page)
+        return Accuracy(MEASURED, best.error, TOLD[best.of].format(error=best.error, rows=best.rows), best.page)
     pages = Counter(m.page for m in exact or here or alike)
     return Accuracy(INFERRED, None, _instead(runtime, here, exact, gpu), pages.most_common(1)[0][0])
 

@@ -60,12 +60,14 @@ Schema = dict[str, Any]
 @click.option("--skill", is_flag=True, help="Print SKILL.md, which tells an assistant when and how to ask.")
 @debug
 def mcp(skill: bool) -> None:
-    """Serve predictions to an assistant, as tools of the Model Context Protocol over stdin and stdout.
+    """Serve predictions to an assistant, as MCP tools.
 
-    The tools are predict, compare, recommend, explain, whatif, llm and gpus: their arguments are the options of these
-    commands, and their answers what these print and their JSON, of each list the first 10 rows unless the argument rows
-    says otherwise. Files that arguments name are read, with the rights of this process; nothing is written, fetched or
-    run. Calls are answered one after the other, and are not interrupted.
+    MCP is the Model Context Protocol, here over stdin and stdout. The tools are predict, compare, recommend, explain,
+    whatif, llm and gpus. Each takes the options of its command as arguments, and answers with what the command prints
+    and with its JSON, in which lists have 10 rows at most; the argument rows changes that.
+
+    The server reads the files that arguments name, with your rights. It writes, fetches and runs nothing. Calls are
+    answered one at a time.
 
     \b
     In the settings of an assistant:

@@ -57,8 +57,9 @@ def compare(
     Latency and memory are those of --batch. The other columns are those of the batch size with the highest throughput.
     Cards with overlapping intervals share a rank.
 
-    With --config, or another option of language models: time to first token (TTFT), time per output token (TPOT),
-    tokens/s and cost, for --batch or for requests as in `onnxperf llm`. --by latency then ranks by TPOT.
+    With --config, or another option of language models, columns are time to first token (TTFT), time per output token
+    (TPOT), tokens/s and cost: of a batch, or with --qps or --concurrency of a simulated server, as in `onnxperf llm`.
+    --by latency then ranks by TPOT.
 
     \b
     Examples:
@@ -106,7 +107,7 @@ def compare(
     help="Instead of MODEL: several models with their rates and limits.",
 )
 @read_option("--available", read=partial(by_name, parse=partial(parse_number, form="CARD=N, such as l4=4")),
-             multiple=True, metavar="l4=4", help="With --fleet: number of a card there are; repeatable.")  # fmt: skip
+             multiple=True, metavar="l4=4", help="With --fleet: how many of a card there are; repeatable.")  # fmt: skip
 @of_cards
 @debug
 def recommend(
@@ -126,9 +127,9 @@ def recommend(
     --batch requests at a time (256 by default). The limits are on means, or with --percentile on the 50th, 90th or
     99th percentile.
 
-    With --fleet FILE, a TOML file of several models, each with its rate and limits: the cheapest mix of cards, out of
-    those that --available counts. One model may run on cards of several kinds. `onnxperf/decide/fleet_file.py` shows
-    the file. This takes the extra fit.
+    With --fleet FILE: the cheapest mix of cards for several models. FILE is a TOML file with the rate and limits of
+    each; the page docs/which-card.md shows one. --available says how many of a card there are. One model may run on
+    cards of several kinds. This needs the extra fit.
 
     With --gpus instead of --max-latency and --qps: rank the parallel plans (dp, tp, pp, ep) for this number of GPUs.
 

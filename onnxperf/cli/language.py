@@ -47,9 +47,9 @@ def llm(
     --batch, --prompt and --output decide the shapes of token ids, positions, masks and caches; --dim and --shapes set
     those of other inputs.
 
-    Whole generations are not validated. Of single runs, 12 were measured by others: Llama-2-7B at batch 4 on an A100
-    in FP16 (ONNX Runtime 1.16, prompts of 16 to 3840). With the graph of its config.json the mean error is 2% for
-    decode steps, at most 3%, and 7% for prefill, at most 15%; nine are inside their intervals.
+    The line accuracy says whether generation was measured under this engine on this card: closed loops of vLLM, SGLang
+    and TensorRT-LLM on H100 and H200; of ONNX Runtime, prefills and decode steps of Llama-2-7B on an A100, not whole
+    generations.
 
     With --qps a server with continuous batching is simulated. Requests arrive at random, and up to the largest --batch
     run concurrently. Each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by

@@ -71,10 +71,10 @@ def export_keras(model: str, inputs: list[Example], **terms: Any) -> None:
 @OUT
 @debug
 def strip(model: str, out: str) -> None:
-    """Write MODEL without its weights: a small file with the same prediction.
+    """Write MODEL without its weights.
 
-    The graph, names, shapes and small constants stay; free-text fields don't. What was removed is recorded in the
-    file's metadata (onnxperf.stripped).
+    The file is small, and its prediction is the same. The graph, names, shapes and small constants stay; free-text
+    fields don't. What was removed is recorded in the file's metadata (onnxperf.stripped).
 
     \b
     Example:

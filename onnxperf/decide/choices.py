@@ -8,6 +8,7 @@ from typing import Any
 
 import gpu_specs
 from gpu_specs import Device, Price
+from onnxperf.answer.accuracy import Accuracy, accuracy
 from onnxperf.answer.outline import Outline, outlines
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import AtBatch
@@ -69,12 +70,13 @@ def too_large(choice: Choice, device: Device) -> str:
 class Card:
     """A card with the batches that were tried on it, ascending; `asked` is the batch that the request has.
 
-    why: why nothing could be predicted; `asked` is None then.
+    accuracy: whether runs like these were measured; why: why nothing could be predicted: both others are None then.
     """
 
     device: Device
     asked: Choice | None
     tried: tuple[Choice, ...] = ()
+    accuracy: Accuracy | None = None
     why: str = ""
 
     def best(self, limit_s: float | None = None) -> Choice | None:
@@ -127,10 +129,12 @@ def choices(
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return _outlined(runs(with_batch(r, batch), [devices[j] for j in at]))
 
+    predictable = runs(r, [devices[j] for j in asked])
+    accuracies = {j: accuracy(run, column) for j, (run, column) in zip(asked, predictable, strict=True)}
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
-        Card(d, choice_of(p), tried[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
+        Card(d, choice_of(p), tried[j], accuracies[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
     )
     return Choices(example.scenario.model, terms, tuple(cards), fixed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import Choice, Choices, choices, priced, selected, too_large
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError, speaking_of_arguments
@@ -24,16 +25,17 @@ class Candidate(Document):
     """A card in a comparison.
 
     asked: the run at the batch that was asked for; best: at the batch with the most samples a second that fits and
-    keeps the limit; figure: what cards are ranked by, the lowest first, as low, median and high: seconds, seconds a
-    sample at the best batch, US dollars for a million samples there, or joules a sample. rank: from 1, the same where
-    the range overlaps that of the first of this rank; ties: ids of the cards whose ranges overlap with this one's. A
-    card that is not ranked has no figure, rank 0, and says `why`.
+    keeps the limit; accuracy: whether runs like these were measured; figure: what cards are ranked by, the lowest
+    first, as low, median and high: seconds, seconds a sample at the best batch, US dollars for a million samples there,
+    or joules a sample. rank: from 1, the same where the range overlaps that of the first of this rank; ties: ids of the
+    cards whose ranges overlap with this one's. A card that is not ranked has no figure, rank 0, and says `why`.
     """
 
     device: Device
     asked: Choice | None
     best: Choice | None
     price: Price | None
+    accuracy: Accuracy | None
     figure: Figure | None = None
     rank: int = 0
     ties: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ class Candidate(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain data."""
-        shown = plain(self, "asked", "best", "price", "why")
+        shown = plain(self, "asked", "best", "price", "accuracy", "why")
         if self.best is not None:
             shown["best"] |= plain(self.best, "throughput_per_second", "joules_per_sample")
             shown["best"] |= plain(self, "usd_per_million")
@@ -133,7 +135,7 @@ def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping
                 figure, why = None, too_large(asked, card.device)
             elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
                 figure, why = None, f"is over the limit at batch {asked.batch}"
-        candidates.append(Candidate(card.device, asked, best, price, figure if best else None, why=why))
+        candidates.append(Candidate(card.device, asked, best, price, card.accuracy, figure if best else None, why=why))
     return candidates
 
 

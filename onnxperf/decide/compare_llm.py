@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import priced, selected
 from onnxperf.decide.compare import Figure, ranks
 from onnxperf.decide.pace import FIRST, TOKEN, Pace, pace_of
@@ -78,6 +79,11 @@ class LanguageCandidate(Document):
         return 1e6 * self.gpus * self.price.usd_per_hour / 3600 / rate.seconds
 
     @property
+    def accuracy(self) -> Accuracy | None:
+        """Whether generation like it was measured."""
+        return self.generation.accuracy if self.generation else None
+
+    @property
     def fits(self) -> bool:
         """Whether the memory holds the batch; requests are admitted only as it does."""
         return self.generation is not None and (self.generation.service is not None or self.generation.batches[0].fits)
@@ -90,7 +96,7 @@ class LanguageCandidate(Document):
             shown |= {"memory_bytes": g.batches[0].needed_bytes, **plain(g, "capacity_bytes", "largest_batch")}
         named = {"gpu": self.device.id, "device_name": self.device.name, "gpus": self.gpus}
         ranked = {"rank": self.rank or None, "ties_with": list(self.ties)}
-        return {**named, **ranked, **shown, **plain(self, "fits", "price", "usd_per_million_tokens", "why")}
+        return {**named, **ranked, **shown, **plain(self, "fits", "price", "usd_per_million_tokens", "accuracy", "why")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from gpu_specs import Device, Price
+from gpu_specs import Price
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import Card, Choice, choices, priced
 from onnxperf.decide.queueing import MOST_REPLICAS, Target, fewest, fewest_that_keep_up, filling, mean_latency
 from onnxperf.ground.codec import Document, plain
@@ -32,7 +33,7 @@ class Plan:
 
     seconds: the latency of a request, its mean or the percentile that was asked for; utilisation: the share of the time
     in which a replica runs; replicas_if_slow: how many it takes where a run takes as long as its range allows, None
-    where no number will do.
+    where no number will do; accuracy: whether such runs were measured.
     """
 
     gpu: str
@@ -45,6 +46,7 @@ class Plan:
     watts: float | None
     usd_per_hour: float | None
     replicas_if_slow: int | None
+    accuracy: Accuracy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +160,19 @@ def _is_number(value: Any) -> bool:
 
 def _cheapest(card: Card, target: Target, price: Price | None) -> Plan | None:
     """The plan with the fewest replicas of a card, of the batches that were tried; of equals the fastest."""
-    plans = [p for c in card.tried if c.fits and (p := _plan(card.device, c, target, price)) is not None]
+    plans = [p for c in card.tried if c.fits and (p := _plan(card, c, target, price)) is not None]
     return min(plans, key=lambda p: (p.replicas, p.seconds), default=None)
 
 
-def _plan(device: Device, c: Choice, target: Target, price: Price | None) -> Plan | None:
+def _plan(card: Card, c: Choice, target: Target, price: Price | None) -> Plan | None:
     if (fleet := fewest(c.seconds, c.batch, target)) is None:
         return None
     replicas, seconds = fleet
     slow = fewest(c.high_seconds, c.batch, target)
     return Plan(
-        device.id, device.name, c.batch, replicas, seconds, target.qps / replicas * c.seconds / c.batch, c.seconds,
-        c.watts, None if price is None else replicas * price.usd_per_hour, slow[0] if slow else None,
+        card.device.id, card.device.name, c.batch, replicas, seconds, target.qps / replicas * c.seconds / c.batch,
+        c.seconds, c.watts, None if price is None else replicas * price.usd_per_hour, slow[0] if slow else None,
+        card.accuracy,
     )  # fmt: skip
 
 

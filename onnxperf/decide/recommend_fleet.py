@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpu_specs import Price
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import Card, Choice, choices, priced
 from onnxperf.decide.fleet_file import Demand, counted_cards, read_fleet
 from onnxperf.decide.mix import Mix, Way, cheapest
@@ -44,7 +45,8 @@ class Placement:
     """Replicas of a model on one kind of card: `gpus` cards each, at a batch, None of a language model.
 
     qps: requests a second of all of them; seconds: the latency that is limited, of a language model the time per output
-    token; utilisation: the share of the time in which a replica runs, of a language model of what it serves at most.
+    token; utilisation: the share of the time in which a replica runs, of a language model of what it serves at most;
+    accuracy: whether runs like these were measured.
     """
 
     gpu: str
@@ -57,6 +59,7 @@ class Placement:
     seconds: float
     utilisation: float
     usd_per_hour: float
+    accuracy: Accuracy | None
 
     @property
     def cards(self) -> int:
@@ -134,12 +137,14 @@ class FleetRecommendation(Document):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to serve a model, with the choice or the plan that it is of, and the name of its card."""
+    """A way to serve a model, with the choice or the plan that it is of, the name of its card, and whether runs
+    of the choice were measured."""
 
     way: Way
     name: str
     target: Target | None = None
     choice: Choice | None = None
+    accuracy: Accuracy | None = None
     plan: LanguagePlan | None = None
 
     def placed(self, replicas: int, rate: float) -> Placement:
@@ -147,13 +152,13 @@ class Candidate:
         w, cost = self.way, replicas * self.way.usd
         if (p := self.plan) is not None:
             return Placement(w.gpu, self.name, p.parallel, p.gpus, None, p.instances, p.qps * p.instances,
-                             p.token.seconds, p.load, cost)  # fmt: skip
+                             p.token.seconds, p.load, cost, p.accuracy)  # fmt: skip
         c, target = self.choice, self.target
         if c is None or target is None:
             raise AssertionError("a way that is no plan is a choice with its target")
         seconds = replace(target, qps=rate).seconds(1, c.seconds, c.batch)
         return Placement(w.gpu, self.name, "", 1, c.batch, replicas, replicas * rate, seconds,
-                         rate * c.seconds / c.batch, cost)  # fmt: skip
+                         rate * c.seconds / c.batch, cost, self.accuracy)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +263,7 @@ def _ways(index: int, card: Card, target: Target, usd: float, slow: bool) -> lis
         between = rates(run_s, c.batch, target) if c.fits else None
         if between is not None and not any(w.way.least <= between[0] and w.way.most >= between[1] for w in ways):
             way = Way(index, card.device.id, 1, usd, *between)
-            ways.append(Candidate(way, card.device.name, target, c))
+            ways.append(Candidate(way, card.device.name, target, c, card.accuracy))
     return ways
 
 

@@ -16,6 +16,7 @@ from math import floor
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
+from onnxperf.answer.accuracy import Accuracy, of_generation
 from onnxperf.decide.choices import priced
 from onnxperf.decide.pace import FIRST, TOKEN, Pace, pace_of
 from onnxperf.decide.queueing import MOST_REPLICAS, first
@@ -26,9 +27,11 @@ from onnxperf.ground.tables import duration, number
 from onnxperf.language.arrivals import LEAST_QPS, ROUNDS, Traffic
 from onnxperf.language.core import traffic
 from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
+from onnxperf.language.engines import runner
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
 from onnxperf.running.pipeline import Gpu, each
+from onnxperf.running.scenario import PLATFORMS
 
 SCHEMA_VERSION = 1
 PLANS = ("", "tp=2", "tp=4", "tp=8")
@@ -47,7 +50,8 @@ class LanguagePlan(Document):
     parallel: how the `gpus` of an instance divide the work, "" for one; first, token: the time to the first token and
     of each further one, the mean or the percentile that was asked for; instances_if_slow: how many it takes where each
     iteration takes as long as its range allows, None where no number will do; qps: requests a second at each; load:
-    the share that this is of what it serves with all places taken; tokens_per_second: of all.
+    the share that this is of what it serves with all places taken; tokens_per_second: of all; accuracy: whether
+    generation like it was measured.
     """
 
     gpu: str
@@ -62,6 +66,7 @@ class LanguagePlan(Document):
     tokens_per_second: float
     load: float
     usd_per_hour: float | None
+    accuracy: Accuracy
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -72,7 +77,7 @@ class LanguagePlan(Document):
         """The plan as plain data."""
         named = plain(self, "gpu", "device_name", "parallel", "gpus", "instances", "instances_if_slow", "qps")
         times = {FIRST: self.first.to_dict(), TOKEN: self.token.to_dict()}
-        costs = plain(self, "tokens_per_second", "load", "usd_per_hour", "usd_per_million_tokens")
+        costs = plain(self, "tokens_per_second", "load", "usd_per_hour", "usd_per_million_tokens", "accuracy")
         return {**named, **times, **costs}
 
 
@@ -198,13 +203,23 @@ class Instance:
         self.device, self.plan, self.lengths = device, plan, lengths
         (self.traffic,) = traffic(lengths, **{**asked.arriving, "qps": qps})
         self.traffic.arrivals(lengths.positions)
-        self.running = asked.batch or RUNNING
+        self.running, self.weights = asked.batch or RUNNING, asked.built["weights"]
+        runtime = asked.request.terms.get("runtime") or PLATFORMS[device.kind].runtime
+        self.runner = runner(self.steps.engine.name, runtime)
         self._served = dict[int, Service]()
 
     def _serve(self, t: Traffic) -> Service:
         """How these requests are served, as by `llm`."""
         budget = self.lengths.chunk or self.steps.engine.tokens(self.device)
         return serve(self.steps, (t,), self.running, budget, self.each, self.lengths.positions)[0]
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Whether generation like it was measured."""
+        return of_generation(
+            self.runner, self.device.id, self.weights, several=bool(self.plan), draft=self.steps.draft is not None,
+            cached=self.traffic.cached > 0,
+        )  # fmt: skip
 
     @cached_property
     def each(self) -> int:
@@ -267,5 +282,5 @@ def _fewest(i: Instance, pace: Pace, price: Price | None) -> LanguagePlan:
         gpu=i.device.id, device_name=i.device.name, parallel=i.plan, gpus=gpus, instances=instances,
         instances_if_slow=i.fewest(pace, capacity.high_seconds, "high"), qps=qps, first=until_first, token=token,
         tokens_per_second=tokens, load=qps / capacity.seconds,
-        usd_per_hour=None if price is None else instances * gpus * price.usd_per_hour,
+        usd_per_hour=None if price is None else instances * gpus * price.usd_per_hour, accuracy=i.accuracy,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from onnxperf.explanation.trace import traced
 from onnxperf.explanation.waterfall import waterfall
 from onnxperf.graph import Graph
 from onnxperf.ground.errors import UsageError, near_names, printable
+from onnxperf.ground.names import precision_label
 from onnxperf.latency import single
 from onnxperf.lowering.lower import host_node
 from onnxperf.running.run import Run
@@ -80,7 +81,7 @@ def facts_of(run: Run, p: Prediction, at: int, read: dict[str, Any]) -> KernelFa
 
 def terms_of(s: Scenario) -> str:
     """The model and what it is run with, in a line."""
-    return f"{s.model}; {s.runtime}, {s.precision} precision{f', {s.layout}' if s.layout else ''}, {s.method}"
+    return f"{s.model}; {s.runtime}, {precision_label(s.precision)}{f', {s.layout}' if s.layout else ''}, {s.method}"
 
 
 def _index(name: str, run: Run) -> int:

@@ -81,7 +81,7 @@ def work(x: KernelFacts) -> Iterator[Line]:
         yield Line("intensity", f"{flops} / {nbytes}", w.flops / w.bytes, "FLOP/B")
         rate, bandwidth = amount(x.rate, "FLOP/s"), amount(x.device.bandwidth_Bps, "B/s")
         limit = "compute" if w.flops / w.bytes > ridge else "memory"
-        yield Line("ridge point", f"{rate} / {bandwidth}; {limit} is the limit at peak rates", ridge, "FLOP/B")
+        yield Line("ridge point", f"{rate} / {bandwidth}; {limit}-bound at peak rates", ridge, "FLOP/B")
 
 
 def card(x: KernelFacts) -> Iterator[Line]:
@@ -210,7 +210,7 @@ def power(x: KernelFacts) -> Iterator[Line]:
     origin = origins()
     energy = "FLOPs x energy per FLOP + DRAM bytes x energy per byte"
     yield Line("energy", energy, x.joules, "J", origin.get(f"power.{constant}", ""))
-    yield Line("power draw", f"{amount(x.joules, 'J')} / {amount(before, 's')}at full clock", x.joules / before, "W")
+    yield Line("power draw", f"{amount(x.joules, 'J')} / {amount(before, 's')} at full clock", x.joules / before, "W")
     limit = f"limit {x.device.tdp_W:g} W, minus idle power"
     yield Line("power budget", limit, may, "W", origin.get("power.static_share", ""))
     slows = "(1 + (E / (P t))^p)^(1/p) over all kernels of the run"

@@ -23,6 +23,11 @@ def choice_named(name: Any, among: Iterable[str]) -> Any:
     return next((choice for choice in among if choice.casefold() == name.casefold()), name)
 
 
+def precision_label(precision: str) -> str:
+    """A precision as screens have it."""
+    return {"keep": "as stored", AMP: "FP16 autocast"}.get(precision, precision.upper())
+
+
 METHODS, RUNTIMES = _named_in("methods"), _named_in("runtimes")
 BASELINES = ("linear", "mlp")  # published methods that only `validate` compares with; predictions never look for them
 #: The dtypes that floating tensors are stored in, or products quantised to, by precision.

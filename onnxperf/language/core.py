@@ -21,7 +21,7 @@ from onnxperf.ground.output import Progress, written
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.ground.version import VERSION
 from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
-from onnxperf.language.engines import ENGINES, Engine
+from onnxperf.language.engines import ENGINES, Engine, runner
 from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, in_pools, largest_batch
 from onnxperf.language.pools import Pools, balanced, parse_pools, pools_of
 from onnxperf.language.serving import Service, serve
@@ -36,10 +36,7 @@ from op_models import BITS
 
 #: The type of the graph that is made of a configuration, by precision; others keep that of the configuration.
 BUILT_AS = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-ASSUMED = (
-    "whole generations are not validated by measurements; single runs are, see onnxperf llm --help",
-    "all sequences of a batch have equal lengths and start together; sampling of tokens is not counted",
-)
+ASSUMED = ("all sequences of a batch have equal lengths and start together; sampling of tokens is not counted",)
 #: Terms that an engine decides, and precisions in which it serves.
 DECIDED = ("runtime", "opt_level", "ort_version", "ort_transformers", "compile_mode", "streams", "cuda_graph")
 SERVED_IN = ("keep", "bf16", "fp16", "fp8")
@@ -165,10 +162,17 @@ class Generation(Document):
     steps: Steps | None = field(default=None, repr=False, compare=False)
 
     @property
+    def runner(self) -> str:
+        """What runs it: the engine, or a runtime by itself."""
+        return runner(self.engine, self.runtime)
+
+    @property
     def accuracy(self) -> Accuracy:
         """Whether generation like it was measured: under this engine, on this card."""
-        parts = {"speculative decoding": self.draft, "prefix caches": self.lengths.cached, "pools": self.pools}
-        return of_generation(self.engine, self.gpu, self.weights, " and ".join(name for name, x in parts.items() if x))
+        return of_generation(
+            self.runner, self.gpu, self.weights, several=bool(self.plan), draft=self.draft is not None,
+            cached=self.lengths.cached > 0, pools=self.pools is not None,
+        )  # fmt: skip
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page that shows it, with what a prefill and a decode step are spent on; with a path also written there, as

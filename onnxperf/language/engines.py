@@ -12,8 +12,15 @@ from math import inf
 from typing import NamedTuple
 
 from gpu_specs import Device
+from onnxperf.ground.names import USUAL_ENGINE
+from onnxperf.running.scenario import PLATFORMS
 
 GIB, MIB = 1 << 30, 1 << 20
+
+
+def runner(engine: str, runtime: str) -> str:
+    """What runs a decoder: the engine, or the runtime where that is not the one of ONNX Runtime GenAI on a GPU."""
+    return runtime if engine == USUAL_ENGINE and runtime != PLATFORMS["gpu"].runtime else engine
 
 
 class Tier(NamedTuple):

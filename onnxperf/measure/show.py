@@ -13,6 +13,7 @@ from rich.text import Text
 from onnxperf.graph import Note
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.output import deliver, telling
 from onnxperf.ground.tables import (
     FOLDED,
@@ -82,8 +83,8 @@ def _headline(m: Measurement) -> Text:
     s, d, text = m.setting, m.device, Text()
     where = m.place.name + (f" ({m.place.id})" if m.place.id else "")
     text.append(printable(f"{m.subject.name} on {where}") + "\n", style="bold")
-    weights = "random weights" if m.subject.weights == "random" else "stored weights"
-    terms = f"{s.runtime}, {s.precision} precision, optimisations {s.opt_level}, batch {s.batch}, {weights}"
+    weights = "random weights" if m.subject.weights == "random" else "weights of the file"
+    terms = f"{s.runtime}, {precision_label(s.precision)}, optimisations {s.opt_level}, batch {s.batch}, {weights}"
     text.append(printable(terms) + "\n", style="dim")
     text.append(f"\n{duration(d.median)}", style="bold green")
     i = d.median_interval

@@ -8,6 +8,7 @@ from rich.text import Text
 from onnxperf.calibrate.kinds import NOMINAL
 from onnxperf.calibrate.matching import Joined, by_type, worst
 from onnxperf.ground.errors import printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import NOTHING, Sheet, duration, put, put_notes, shortened, tabulate
 from onnxperf.scoring.one_model import MOST_WRONG, Comparison
 from onnxperf.scoring.own_measurements import NAME, OwnMeasurements
@@ -19,7 +20,7 @@ def show(out: Console, c: Comparison) -> None:
     s = m.setting
     out.print(Text(printable(f"{m.subject.name} on {m.place.name} ({c.device.id}, {c.source})"), style="bold"))
     weights = ", random weights" if m.subject.weights == "random" else ""
-    out.print(Text(printable(f"{s.runtime}, {s.precision} precision, batch {s.batch}{weights}"), style="dim"))
+    out.print(Text(printable(f"{s.runtime}, {precision_label(s.precision)}, batch {s.batch}{weights}"), style="dim"))
     out.print()
     spread = f"{p.interval:.0%} interval {duration(p.low_seconds)} and {duration(p.high_seconds)}"
     inside = "within the range" if c.in_range else "outside the range"

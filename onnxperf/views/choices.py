@@ -8,10 +8,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gpu_specs import Price
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.compare import Candidate, Comparison
 from onnxperf.decide.recommend import Plan, Recommendation
 from onnxperf.decide.what_if import WhatIf, WhatIfs
 from onnxperf.ground.errors import printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
@@ -25,12 +27,13 @@ def show_comparison(out: Console, c: Comparison) -> None:
     """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
     limit = f", at most {duration(c.max_seconds)}" if c.max_seconds is not None else ""
     asked = (
-        f"{shortened(c.model)} under {c.runtime}, precision {c.precision}, batch {c.batch}{limit}: ranked by {BY[c.by]}"
+        f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}, batch {c.batch}{limit}:"
+        f" ranked by {BY[c.by]}"
     )
     out.print(Text(printable(asked), style="bold"))
     names = (
         "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
-        "#$/hour", "#$/million",
+        "#$/hour", "#$/million", "!accuracy",
     )  # fmt: skip
     spare = ("W", "$/hour", "J/sample", "memory", "80% interval")
     ranked = [x for x in c.cards if x.figure is not None]
@@ -48,6 +51,17 @@ def put_reasons(out: Console, reasons: Iterable[tuple[str, str]]) -> None:
         out.print(Text(f"{', '.join(gpus)}: {printable(why)}"))
 
 
+def status(accuracy: Accuracy | None) -> str:
+    """Whether runs like those of a row were measured, in a word."""
+    return NOTHING if accuracy is None else accuracy.status
+
+
+def on_accuracy(accuracies: Iterable[Accuracy | None]) -> Iterator[str]:
+    """What the word in the column `accuracy` is about, and the pages that say more."""
+    if pages := dict.fromkeys(a.page for a in accuracies if a is not None):
+        yield f"accuracy: whether runs of this kind were measured on the card; see {', '.join(pages)}"
+
+
 def _line(x: Candidate) -> tuple[str, ...]:
     a, b = x.asked, x.best
     asked: tuple[str, ...] = (NOTHING,) * 3
@@ -61,7 +75,8 @@ def _line(x: Candidate) -> tuple[str, ...]:
         best = (str(b.batch), number(b.throughput_per_second, 4), watts, joules)
     hour = NOTHING if x.price is None else f"{x.price.usd_per_hour:.2f}"
     million = NOTHING if x.usd_per_million is None else number(x.usd_per_million)
-    return f"{x.rank}{'=' if x.ties else ''}", x.device.id, *asked, *best, hour, million
+    rank = f"{x.rank}{'=' if x.ties else ''}"
+    return rank, x.device.id, *asked, *best, hour, million, status(x.accuracy)
 
 
 def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
@@ -69,6 +84,7 @@ def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
         yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
+    yield from on_accuracy(x.accuracy for x in ranked)
     if any(x.price is not None for x in ranked):
         yield "$/million is the cost per million samples at full load and the best batch"
     yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
@@ -86,12 +102,13 @@ def on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
 
 def show_recommendation(out: Console, r: Recommendation) -> None:
     """Print the cheapest plan in a sentence, all plans, and why other cards have none."""
-    asked = f"{shortened(r.model)} under {r.runtime}, precision {r.precision}"
+    asked = f"{shortened(r.model)} under {r.runtime}, {precision_label(r.precision)}"
     goal = f"{number(r.qps)} requests/s at a {r.latency} of {duration(r.limit_s)}"
     out.print(Text(printable(f"{asked}: {goal}"), style="bold"))
     if r.plans:
         out.print(Text(_sentence(r.plans[0], r.latency), style="bold green"))
-        names = ("!card", "#replicas", "#worst case", "#batch", f"#{r.latency}", "#run", "#busy", "#W", "#$/hour")
+        figures = ("#replicas", "#worst case", "#batch", f"#{r.latency}", "#run", "#busy", "#W", "#$/hour")
+        names = ("!card", *figures, "!accuracy")
         out.print(tabulate(out, names, map(_plan_line, r.plans), spare=("W", "run")))
     else:
         out.print(Text("no card meets this target", style="bold red"))
@@ -103,6 +120,7 @@ def _on_plans(r: Recommendation) -> Iterator[str]:
     yield r.assumed
     if r.plans:
         yield "worst case: replicas if each run takes the upper end of its 80% interval"
+    yield from on_accuracy(p.accuracy for p in r.plans)
     if r.fixed:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:
@@ -121,7 +139,7 @@ def _plan_line(p: Plan) -> tuple[str, ...]:
     watts = NOTHING if p.watts is None else f"{p.watts:.0f}"
     return (
         p.gpu, str(p.replicas), slow, str(p.batch), duration(p.seconds), duration(p.run_seconds),
-        f"{p.utilisation:.0%}", watts, hour,
+        f"{p.utilisation:.0%}", watts, hour, status(p.accuracy),
     )  # fmt: skip
 
 

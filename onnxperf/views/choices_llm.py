@@ -11,21 +11,21 @@ from onnxperf.decide.compare_llm import LanguageCandidate, LanguageComparison
 from onnxperf.decide.pace import Pace
 from onnxperf.decide.recommend_llm import LanguagePlan, LanguageRecommendation
 from onnxperf.ground.errors import counted, printable
-from onnxperf.ground.names import USUAL_ENGINE
+from onnxperf.ground.names import USUAL_ENGINE, precision_label
 from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
-from onnxperf.views.choices import on_prices, put_reasons
+from onnxperf.views.choices import on_accuracy, on_prices, put_reasons, status
 from onnxperf.views.llm import arriving, interval
 
 BY = {"latency": "time per output token", "throughput": "throughput", "cost": "cost per million tokens"}
 CARDS = (
     "#rank", "!card", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#tokens/s", "#memory", "#largest batch",
-    "#$/hour", "#$/M tokens",
+    "#$/hour", "#$/M tokens", "!accuracy",
 )  # fmt: skip
 SPARE = ("$/hour", "memory", "80% interval", "largest batch", "80% interval ")
 PLANS = (
     "!card", "!plan", "#instances", "#worst case", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#load",
-    "#$/hour", "#$/M tokens",
+    "#$/hour", "#$/M tokens", "!accuracy",
 )  # fmt: skip
 SPARE_OF_PLANS = ("80% interval", "load", "80% interval ", "$/M tokens")
 
@@ -46,9 +46,8 @@ def show_comparison(out: Console, c: LanguageComparison) -> None:
 
 def _model(name: str, engine: str, precision: str, weights: str | None, cache: str | None) -> str:
     """The model, what runs it, and its types."""
-    kept = f"precision {'as stored' if precision == 'keep' else precision}"
     types = [f"{kind} {what}" for kind, what in ((weights, "weights"), (cache, "cache")) if kind]
-    return f"{shortened(name)} under {engine}, {', '.join((kept, *types))}"
+    return f"{shortened(name)} under {engine}, {', '.join((precision_label(precision), *types))}"
 
 
 def _asked(c: LanguageComparison) -> str:
@@ -78,7 +77,9 @@ def _line(x: LanguageCandidate) -> tuple[str, ...]:
     hour = NOTHING if x.price is None else f"{x.gpus * x.price.usd_per_hour:,.2f}"
     million = NOTHING if x.usd_per_million_tokens is None else number(x.usd_per_million_tokens)
     rank = f"{x.rank}{'=' if x.ties else ''}"
-    return rank, x.device.id, *times, number(rate.seconds, 4), memory, f"{g.largest_batch:,}", hour, million
+    most = f"{g.largest_batch:,}"
+    figures = (*times, number(rate.seconds, 4), memory, most, hour, million)
+    return rank, x.device.id, *figures, status(x.accuracy)
 
 
 def _time(s: Seconds) -> tuple[str, str]:
@@ -88,6 +89,7 @@ def _time(s: Seconds) -> tuple[str, str]:
 def _notes(c: LanguageComparison, ranked: Sequence[LanguageCandidate]) -> Iterator[str]:
     if any(x.ties for x in ranked):
         yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
+    yield from on_accuracy(x.accuracy for x in ranked)
     if any(x.price is not None for x in ranked):
         yield "$/M tokens is the cost per million generated tokens at the tokens/s of this line"
     yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
@@ -128,7 +130,8 @@ def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
     hour = NOTHING if p.usd_per_hour is None else f"{p.usd_per_hour:,.2f}"
     million = NOTHING if p.usd_per_million_tokens is None else number(p.usd_per_million_tokens)
     times = (*_time(p.first), *_time(p.token))
-    return p.gpu, p.parallel or "1 GPU", f"{p.instances:,}", slow, *times, f"{p.load:.0%}", hour, million
+    figures = (f"{p.instances:,}", slow, *times, f"{p.load:.0%}", hour, million)
+    return p.gpu, p.parallel or "1 GPU", *figures, status(p.accuracy)
 
 
 def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
@@ -138,6 +141,7 @@ def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
         plan = f" --parallel {p.parallel}" if p.parallel else ""
         yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
         yield "worst case: instances if each iteration takes the upper end of its 80% interval"
+        yield from on_accuracy(p.accuracy for p in r.plans)
         yield f"load: the share of the requests that an instance serves with all {counted(r.running, 'place')} taken"
     if r.prices:
         yield "$/hour is the price of all instances, busy or idle; cheapest plan first"

@@ -14,6 +14,7 @@ from onnxperf.decide.diff import ALIKE, CAUSES, Change, Difference, total
 from onnxperf.decide.two_models import signed
 from onnxperf.graph import Note
 from onnxperf.ground.errors import printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import NOTHING, duration, shortened, stacked, tabulate
 from onnxperf.scoring.timed_runs import RunDifference
 from onnxperf.views.prediction import QUIET
@@ -27,7 +28,7 @@ def show(out: Console, d: Difference, *, top: int = 8) -> None:
     """Print a difference. `top` is how many kernels to list, those that cost or save most first."""
     s = d.a.scenario
     batch = f"batch {s.batch}" + (f" in A, {d.b.scenario.batch} in B" if d.b.scenario.batch != s.batch else "")
-    how = f"{s.precision} precision{f', {s.layout}' if s.layout else ''}"
+    how = f"{precision_label(s.precision)}{f', {s.layout}' if s.layout else ''}"
     terms = f"on {d.a.device.name} ({s.gpu}): {s.runtime}, {how}, {batch}, {s.method}"
     asked = Text(printable(f"A: {s.model}") + "\n" + printable(f"B: {d.b.scenario.model}"), style="bold")
     asked.append("\n" + printable(terms), style="not bold dim")
@@ -53,7 +54,7 @@ def verdict(d: Difference | RunDifference) -> str:
         return f"A and B take the same time, {duration(d.a.seconds)}"
     if abs(d.seconds) < ALIKE * d.a.seconds:
         about = f"{duration(d.a.seconds)} and {duration(d.b.seconds)}"
-        return f"A and B take the same time, {about}(difference below {ALIKE:.0%})"
+        return f"A and B take the same time, {about} (difference below {ALIKE:.0%})"
     than = "slower" if d.seconds > 0 else "faster"
     return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
 

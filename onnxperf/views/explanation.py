@@ -39,10 +39,10 @@ def show_run(out: Console, e: RunExplanation) -> None:
     answer.append(f"  ({between})", style="not bold default")
     if e.peak:
         share = f"{e.achieved / e.peak:.1%} of the {amount(e.peak, 'FLOP/s')} on the datasheet"
-        side = "compute" if e.intensity > e.ridge_point else "memory bandwidth"
+        side = "compute" if e.intensity > e.ridge_point else "memory"
         answer.append(
             f"\n{amount(e.achieved, 'FLOP/s')} in GEMM and convolution, {share}\n{amount(e.intensity, 'FLOP/B')} of all"
-            f" kernels against a ridge point of {amount(e.ridge_point, 'FLOP/B')}: {side} is the limit at peak rates",
+            f" kernels against a ridge point of {amount(e.ridge_point, 'FLOP/B')}: {side}-bound at peak rates",
             style="not bold default",
         )
     out.print(stacked([asked, answer, causes(out, e)]), end="")

@@ -10,11 +10,11 @@ from rich.text import Text
 from onnxperf.decide.recommend_fleet import FleetRecommendation, Placement, Served, lacking
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import NOTHING, duration, number, put_notes, tabulate
-from onnxperf.views.choices import on_prices, put_reasons
+from onnxperf.views.choices import on_accuracy, on_prices, put_reasons, status
 
 NAMES = (
     "~model", "#requests/s", "limit", "!card", "#replicas", "#batch", "#latency", "#busy", "#$/hour", "alone",
-    "#alone, $/hour",
+    "#alone, $/hour", "!accuracy",
 )  # fmt: skip
 SPARE = ("alone", "requests/s", "busy")
 
@@ -44,11 +44,11 @@ def _sentence(r: FleetRecommendation) -> str:
 
 
 def _lines(m: Served) -> Iterator[tuple[str, ...]]:
-    """A line for each placement; of the model alone in the first."""
+    """A line for each placement; of the model by itself in the first."""
     for i, p in enumerate(m.placements):
         model = (m.model, number(m.qps), m.limit) if not i else ("", "", "")
         alone = (m.alone, f"{m.alone_usd_per_hour:,.2f}") if not i else ("", "")
-        yield (*map(printable, model), *_placed(p), *alone)
+        yield (*map(printable, model), *_placed(p), *alone, status(p.accuracy))
 
 
 def _placed(p: Placement) -> tuple[str, ...]:
@@ -63,6 +63,7 @@ def _notes(r: FleetRecommendation) -> Iterator[str]:
         slow = "no mix would do" if r.slow_usd_per_hour is None else f"${r.slow_usd_per_hour:,.2f} an hour"
         yield f"if each run takes the upper end of its 80% interval: {slow}"
         yield "$/hour is the price of all replicas, busy or idle; alone: the cheapest were cards without limit"
+    yield from on_accuracy(p.accuracy for m in r.models for p in m.placements)
     if r.gap:
         yield f"the search took too long: a mix may be up to {r.gap:.1%} cheaper"
     yield from on_prices(r.prices)

@@ -11,6 +11,7 @@ from onnxperf.answer.accuracy import stored_type
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, nothing, tries
 from onnxperf.ground.errors import printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.running.scenario import PLATFORMS, usual_host
 from onnxperf.running.terms import USUAL_METHOD
@@ -49,7 +50,7 @@ def words(p: Prediction, changes: Changes) -> Headline:
         interval=f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}",
         rate=f"{number(p.throughput_per_second, 4)} samples/s",
         memory=f"{size(p.memory.reserved_bytes)} of {size(p.memory.capacity_bytes)}",
-        limit=f"{_limits(p)[shares[0][0]]} the limit" if shares else "",
+        limit=_limit(p, shares[0][0]) if shares else "",
         best=_best(p, changes),
         others=max(0, len(changes) - 1),
     )
@@ -122,7 +123,6 @@ def terms(p: Prediction) -> Iterator[str]:
     return filter(None, said)
 
 
-_PRECISIONS = {"keep": "as stored", "tf32": "FP32", "amp": "FP16 autocast"}
 _TYPES = {"float16": "FP16", "bfloat16": "BF16", "float64": "FP64", "int8": "INT8", "uint8": "INT8"}
 
 
@@ -131,26 +131,20 @@ def _precision(p: Prediction) -> str:
     s = p.scenario
     most = stored_type(p.run.graph) if s.precision == "keep" else ""
     named = _TYPES.get(most, most.upper() if most.startswith("float8") else "")
-    return f"{named} {_PRECISIONS.get(s.precision, s.precision.upper())}".lstrip()
+    return f"{named} {'FP32' if s.precision == 'tf32' else precision_label(s.precision)}".lstrip()
 
 
-def _limits(p: Prediction) -> dict[str, str]:
-    """What sets the time where a run is bound by something: the words before `the limit`."""
+def _limit(p: Prediction, bound: str) -> str:
+    """What the run is bound by, in the word of `bound_by`, and by which part of that where it is not the usual one."""
     arithmetic = [k for k in p.kernels if k.bound_by == "compute"]
     issue = sum(k.seconds for k in arithmetic if k.limit != k.bound_by) > sum(k.seconds for k in arithmetic) / 2
-    return {
-        **_LIMITS,
-        **({"compute": "instruction issue is"} if issue else {}),
-        **({} if launches(p) else _LIMITS_ON_A_CORE),
-    }
+    part = {"compute": "instruction issue"} if issue else {}
+    part |= {} if launches(p) else ON_A_CORE
+    return f"{'CPU' if bound == 'cpu' else bound}-bound" + (f" ({part[bound]})" if bound in part else "")
 
 
-_LIMITS = {
-    "compute": "arithmetic is", "memory": "memory bandwidth is", "latency": "low occupancy is",
-    "launch": "launch overhead is", "transfer": "H2D and D2H copies are",
-    "cpu": "operators on the CPU are", "communication": "communication with other GPUs is",
-}  # fmt: skip
-_LIMITS_ON_A_CORE = {"latency": "arithmetic below peak is", "launch": "the runtime's per-operator overhead is"}
+#: What bounds are on a processor, which launches no kernels.
+ON_A_CORE = {"latency": "arithmetic below peak", "launch": "the runtime's overhead of each operator"}
 
 
 def gain(p: Prediction, c: Change) -> str:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onnxperf.ground.errors import UsageError, printable
 from onnxperf.ground.modules import require
-from onnxperf.ground.names import USUAL_ENGINE
+from onnxperf.ground.names import USUAL_ENGINE, precision_label
 from onnxperf.ground.tables import Sheet, duration, number, put, put_notes, size
 from onnxperf.language.core import Generation
 from onnxperf.language.generation import Batch
@@ -56,7 +56,7 @@ def show(out: Console, g: Generation) -> None:
     plan = f" · {g.plan}" if g.plan else ""
     plan += f" · pools {g.pools.prefill:,}:{g.pools.decode:,}" if g.pools else ""
     chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
-    about = f"{g.model} · {g.gpu}{plan} · {engine_of(g)} · {types_of(g)}"
+    about = f"{g.model} · {g.gpu}{plan} · {g.runner} · {types_of(g)}"
     out.print(
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
@@ -152,16 +152,10 @@ def _lengths(s: Service) -> str:
     return f"prompts {s.traffic.prompts}, outputs {s.traffic.outputs}"
 
 
-def engine_of(g: Generation) -> str:
-    """What runs it."""
-    return g.runtime if g.engine == USUAL_ENGINE else g.engine
-
-
 def types_of(g: Generation) -> str:
     """The types of activations, weights and cache."""
-    kept = "as stored" if g.precision == "keep" else g.precision
     types = [f"{kind} {what}" for kind, what in ((g.weights, "weights"), (g.cache, "cache")) if kind]
-    return ", ".join((kept, *types))
+    return ", ".join((precision_label(g.precision), *types))
 
 
 def _line(b: Batch) -> tuple[str, ...]:
@@ -227,7 +221,7 @@ def drawn(g: Generation) -> Figure:
     for axes in (above, below, *last):
         _plain(axes)
     pools = f", pools {g.pools.prefill}:{g.pools.decode}" if g.pools else ""
-    about = f"{Path(g.model).name}, {types_of(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}{pools}, {engine_of(g)}"
+    about = f"{Path(g.model).name}, {types_of(g)}\n{g.gpu}{f', {g.plan}' if g.plan else ''}{pools}, {g.runner}"
     lengths = f"prompt {g.lengths.prompt:,}, output {g.lengths.output:,} tokens"
     figure.suptitle("\n".join(map(printable, f"{about}, {lengths}".split("\n"))).replace("$", r"\$"))
     return figure

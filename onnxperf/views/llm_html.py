@@ -16,7 +16,7 @@ from onnxperf.language.spent import Step
 from onnxperf.language.steps import Seconds
 from onnxperf.views.html import filled
 from onnxperf.views.html_data import digits, run_data, sentence, short_name
-from onnxperf.views.llm import assumed, closed_loop, engine_of, served, types_of
+from onnxperf.views.llm import assumed, closed_loop, served, types_of
 from onnxperf.views.llm_trace import steps_shown
 
 
@@ -48,7 +48,7 @@ def _head(g: Generation) -> dict[str, Any]:
     chunk += f", {lengths.cached_tokens:,} of it cached" if lengths.cached else ""
     asked = (
         g.model, g.gpu, g.plan, f"pools {g.pools.prefill:,}:{g.pools.decode:,}" if g.pools else "",
-        f"draft {g.draft.model}" if g.draft else "", engine_of(g), types_of(g), f"prompt {lengths.prompt:,}{chunk}",
+        f"draft {g.draft.model}" if g.draft else "", g.runner, types_of(g), f"prompt {lengths.prompt:,}{chunk}",
         f"output {lengths.output:,}", f"batch {b.batch:,}" if s is None else "",
     )  # fmt: skip
     times = (b.first, b.token) if s is None else (s.times[FIRST].mean, s.times[TOKEN].mean)

@@ -6,6 +6,7 @@ from html import escape
 
 from onnxperf.answer.prediction import Prediction
 from onnxperf.ground.errors import printable
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import duration, short_type, shortened, size
 from onnxperf.views.headline import largest_shares
 
@@ -18,12 +19,12 @@ def notebook(p: Prediction) -> str:
     """The HTML that Jupyter shows for a prediction."""
     s = p.scenario
     asked = " on ".join((shortened(s.model), shortened(p.device.name)))
-    terms = f"{p.run.runtime.title or s.runtime}, {s.precision} precision, batch {s.batch}"
+    terms = f"{p.run.runtime.title or s.runtime}, {precision_label(s.precision)}, batch {s.batch}"
     head = f"<b>{_text(asked)}</b> ({_text(terms)}): <b>{duration(p.seconds)}</b>"
     between = f"{p.interval:.0%} interval {duration(p.low_seconds)} to {duration(p.high_seconds)}"
     fits = "" if p.memory.fits else "<br><b>DOES NOT FIT into memory</b>"
     bound = ", ".join(f"{name} {share:.0%}" for name, share in largest_shares(p))
-    memory = f"{size(p.memory.total_bytes)} of {size(p.memory.capacity_bytes)}"
+    memory = f"{size(p.memory.reserved_bytes)} of {size(p.memory.capacity_bytes)}"
     facts = f"{between}<br>bound by {_text(bound)}; memory {memory}{fits}"
     return f"<div>{head}<br>{facts}<table>{''.join(_row(*part, p.seconds) for part in _parts(p))}</table></div>"
 

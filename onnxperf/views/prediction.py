@@ -20,7 +20,7 @@ from onnxperf.decide.changes import Change, changes, nothing, small_changes, tri
 from onnxperf.graph import UNKNOWN_LENGTH, Note
 from onnxperf.ground.errors import printable
 from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
-from onnxperf.views.headline import SEEN, Changes, gain, headline, largest_shares, launches, scope
+from onnxperf.views.headline import ON_A_CORE, SEEN, Changes, gain, headline, largest_shares, launches, scope
 from onnxperf.views.on_cpu import advice, waits
 
 BAR = 24
@@ -180,16 +180,16 @@ def meanings(p: Prediction) -> dict[str, str]:
 
 
 _MEANING = {
-    "compute": "compute-bound: arithmetic or instruction issue; fusion or a faster type helps",
-    "memory": "memory-bound: DRAM or L2 bandwidth; a smaller type or larger batches help",
-    "latency": "low occupancy: too little parallel work to fill the GPU; larger batches help",
+    "compute": "arithmetic or instruction issue; fusion or a lower precision helps",
+    "memory": "DRAM or L2 bandwidth; a lower precision or larger batches help",
+    "latency": "too little parallel work to fill the GPU; larger batches help",
     "launch": "launch overhead of kernels; larger batches or a CUDA graph help",
     "transfer": "H2D and D2H copies",
     "communication": "communication with other GPUs",
 }
 _ON_A_CORE = {
-    "latency": "arithmetic below peak: elementwise loops, short rows, partly filled vector registers",
-    "launch": "per-operator overhead of the runtime",
+    "latency": f"{ON_A_CORE['latency']}: elementwise loops, short rows, partly filled vector registers",
+    "launch": ON_A_CORE["launch"],
 }
 
 
@@ -252,12 +252,12 @@ _WAITS = {"stream": "between kernels", "host": "host-bound", "copies": "copies",
 
 
 def _phases(out: Console, p: Prediction) -> Table:
-    """The phases of the run that take longest, with what sets their pace."""
-    names = ("~phase from", "~to", "#kernels", "#time", "#idle", "!pace set by")
+    """The phases of the run that take longest, with what sets its pace."""
+    names = ("~phase from", "~to", "#kernels", "#time", "#idle", "!pace")
     rows = []
     for s in sorted(p.phases, key=lambda s: -s.seconds)[:GAPS]:
         first, last = (kernel or "(start)" for kernel in (s.first, s.last))
-        rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), s.stalled_on))
+        rows.append((first, last, str(s.kernels), duration(s.seconds), duration(s.idle_seconds), _PACE[s.stalled_on]))
     return tabulate(out, names, rows, spare=("idle",))
 
 

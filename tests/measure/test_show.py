@@ -64,7 +64,7 @@ def test_a_model_is_measured_shown_and_written(cli: Cli, model: str, tmp_path: P
     target = tmp_path / "m.json"
     code, out, err = cli("measure", model, *ON_CPU, "--batch", "3", "--json", str(target))
     assert (code, err) == (0, "")
-    assert out.startswith("small.onnx on ") and "MatMul" in out and "stored weights" in out
+    assert out.startswith("small.onnx on ") and "MatMul" in out and "weights of the file" in out
     m = read(target)
     assert m.complete and len(m.device.samples) == len(m.wall.samples) == 7
     assert m.setting.inputs == (("x", (3, 8)),) and m.setting.batch == 3

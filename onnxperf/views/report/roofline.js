@@ -26,7 +26,7 @@ const rooflineInWords = (d, all, drawn, moving, ridge) => {
   const left = drawn.filter((k) => k.flops / k.moved < ridge);
   const parts = [];
   if (drawn.length) {
-    parts.push(`Left of the ridge, at ${digits(ridge)} FLOP/byte, ${d.roofs.memory[0][0]} bandwidth is the limit: memory-bound kernels take ${share(left)} of kernel time. Kernels with data in ${d.roofs.memory[1][0]} may lie above that roof.`);
+    parts.push(`Kernels left of the ridge, at ${digits(ridge)} FLOP/byte, are memory-bound at peak rates; they take ${share(left)} of kernel time. Kernels with data in ${d.roofs.memory[1][0]} may lie above that roof.`);
   }
   if (moving.length) parts.push(`Kernels without arithmetic, ${share(moving)}, are shown below the axis.`);
   if (all.length > DOTS) parts.push(`Shown are the ${DOTS.toLocaleString("en-US")} kinds of kernels that take most time.`);
