@@ -411,13 +411,14 @@ def test_models_are_compared_with_those_before(check, request_of: Path) -> None:
     assert (
         "  +0.0%  " in lines[0]
         and "  new  " in lines[1]
-        and "slower than before, over the limit of 5%; most of it: 1 Gemm (only now) +" in lines[2]
+        and "slower than before by more than 5%; 1 Gemm (only now) +" in lines[2]
     )
     code, lines, _ = check(*every, "--gpu", "t4", "--against", "base", "--json", "-")
     same, new, slow = json.loads("\n".join(lines))
     times = [onnxperf.predict(f"{folder}m/slow.onnx", gpu="t4").seconds for folder in ("base/", "")]
     assert code == 0 and [slow["before_seconds"], slow["seconds"]] == times
     assert slow["change"] == times[1] / times[0] - 1 > 0.05 and same["change"] == 0.0
+    assert slow["cause"].startswith("1 Gemm (only now) +") and same["cause"] == new["cause"] == slow["reason"] == ""
     assert (new["before"], new["change"], slow["before"]) == (None, None, str(Path("base", "m", "slow.onnx")))
     code, (line,), _ = check("m/slow.onnx", "--gpu", "t4", "--against", "base/m/same.onnx", "--fail-above", "5%")
     assert code == 1 and "slower than before" in line
@@ -428,7 +429,8 @@ def test_a_table_in_markdown_has_failures_first(check, request_of: Path) -> None
     every = [f"m/{name}.onnx" for name in ("same", "new", "slow", "broken")]
     code, lines, _ = check(*every, "--gpu", "t4", "--against", "base", "--fail-above", "5%", "--markdown")
     tags, cells = rendered("\n".join(lines))
-    assert code == 3 and lines[0] == "**2 of 4 predictions not ok**"
+    assert code == 3 and lines[0] == "**4 models: 1 over the limit, 1 can't be used**"
+    assert lines[-1] == "Accuracy: <code>t4</code> inferred."
     assert tags == {"p", "strong", "table", "thead", "tbody", "tr", "th", "td", "code"}
     assert cells[0] == ["verdict", "model", "before", "after", "change", "GPU memory", "why"]
     assert [row[:2] for row in cells[1:]] == [
@@ -439,6 +441,7 @@ def test_a_table_in_markdown_has_failures_first(check, request_of: Path) -> None
 
 def test_names_can_not_act_in_markdown() -> None:
     line = {"model": HOSTILE, "gpu": HOSTILE, "seconds": 1.0, "process_bytes": 1, "batch": 1, "verdict": "over"}
+    line["accuracy"] = "inferred"
     many = [line | {"reason": HOSTILE * 20}, line | {"gpu": "t4", "reason": ""}]
     text = table(many, False)
     tags, cells = rendered(text)

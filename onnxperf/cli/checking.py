@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from onnxperf.running.pipeline import Request
 
 
+NOTICED = 0.01  # of the time: a change that is smaller has its share alone
+
+
 @command()
 @click.argument("models", type=click.Path(), nargs=-1, required=True, metavar="MODEL...")
 @of_runs
@@ -44,15 +47,14 @@ def check(
     """Check models against a limit on latency, memory or both.
 
     Prints a line for each model, card and batch size: ok, over or error, the latency, the change with --against, the
-    GPU memory use, the file, and the reason if it is not ok. With several cards or batch sizes the limits hold for
-    each, and the last line names the worst.
+    GPU memory use, the file, the reason if it is not ok, and the kernels that most of a change is due to. With several
+    cards or batch sizes the limits hold for each, and the last line names the worst.
 
     A model that does not fit into GPU memory is over any limit. So is one whose memory is unknown because a Loop
     collects an unknown number of tensors. A --dim, --shapes or --trip-count applies to the models that have this name.
 
     With --against each model is compared with the one of that name in another folder, such as a checkout of the base
-    branch; one that was not there is new. With --markdown failing rows come first, and names can't act as Markdown or
-    HTML.
+    branch; one that was not there is new. With --markdown failing rows come first, and names are escaped.
 
     All models are checked before the command exits: with 1 if one is over a limit, with 2 or 3 if one can't be used.
 
@@ -184,20 +186,25 @@ def _line(model: str, gpu: str, batch: int | None, answer: Prediction | Error, l
 def _compared(
     line: dict[str, Any], answer: Prediction | Error, path: str | None, old: Prediction | Error | None, share: float
 ) -> dict[str, Any]:  # fmt: skip
-    """The same beside what it was before, at this path; None where it is new. share: how much slower it may be."""
+    """The same beside what it was before, at this path; None where it is new; share: how much slower it may be.
+
+    cause: what most of the change is, "" where there is hardly any.
+    """
     from onnxperf.decide.diff import difference
     from onnxperf.decide.two_models import blame
 
     before: dict[str, Any] = {"before": path, "before_seconds": None, "before_process_bytes": None, "change": None}
+    before["cause"] = ""
     why = [line["reason"]] if line["reason"] else []
     if isinstance(old, Error):
         why.append(f"before: {old}")
     elif old is not None and not isinstance(answer, Error):
         change = answer.seconds / old.seconds - 1
         before |= {"before_seconds": old.seconds, "before_process_bytes": old.memory.reserved_bytes, "change": change}
+        if abs(change) >= NOTICED or change > share:
+            before["cause"] = blame(difference(old, answer)).replace(" in A", " before").replace(" in B", " now")
         if change > share:
-            most = blame(difference(old, answer)).replace(" in A", " before").replace(" in B", " now")
-            why.append(f"{change:.1%} slower than before, over the limit of {100 * share:.4g}%; most of it: {most}")
+            why.append(f"slower than before by more than {100 * share:.4g}%")
             line = line | {"verdict": "over"}
     return line | before | {"reason": "; ".join(why)}
 
@@ -222,4 +229,5 @@ def _shown(x: Mapping[str, Any], batched: bool, several: bool) -> str:
     figures.append(NOTHING if x["process_bytes"] is None else size(x["process_bytes"]))
     figures += [NOTHING if x["batch"] is None else f"batch {x['batch']}"] * batched
     shown = (f"{x['verdict']:5}", *(f"{f:>8}" for f in figures), *([x["gpu"]] * several))
-    return printable("  ".join((*shown, x["model"])) + (f": {x['reason']}" if x["reason"] else ""))
+    says = "; ".join(filter(None, (x["reason"], x.get("cause"))))
+    return printable("  ".join((*shown, x["model"])) + (f": {says}" if says else ""))

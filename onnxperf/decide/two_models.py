@@ -57,12 +57,13 @@ def keep_room(b: Prediction, other: str = "") -> None:
 
 
 def blame(d: Difference, count: int = 3) -> str:
-    """What B takes longer for, for a message: the groups that cost most, and what no kernel accounts for."""
-    costs = [
-        (x, f"{len(c)} {shortened(o)} ({CAUSES[cause]})") for (o, cause), c in d.groups.items() if (x := total(c)) > 0
-    ]
+    """What makes B slower, or where it is faster what does, for a message: the groups of kernels that differ most, and
+    what no kernel accounts for.
+    """
+    costs = [(total(c), f"{len(c)} {shortened(o)} ({CAUSES[cause]})") for (o, cause), c in d.groups.items()]
     costs.append((d.launch_and_gaps_seconds, "launch overhead and gaps"))
-    most = sorted(((x, what) for x, what in costs if x > 0), reverse=True)[:count]
+    alike = [(x, what) for x, what in costs if x * d.seconds > 0]
+    most = sorted(alike, key=lambda cost: -abs(cost[0]))[:count]
     return ", ".join(f"{what} {signed(x)}" for x, what in most)
 
 

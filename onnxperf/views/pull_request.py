@@ -21,9 +21,9 @@ def table(lines: Sequence[Line], compared: bool) -> str:
 
     Cards and batches have columns where they differ.
     """
-    fails = sum(line["verdict"] != "ok" for line in lines)
     times = ["before", "after", "change"] if compared else ["time"]
-    heads = ["verdict", "model", *_where(lines), *times, "GPU memory", "why"]
+    where = [{"gpu": "card"}.get(what, what) for what in _where(lines)]
+    heads = ["verdict", "model", *where, *times, "GPU memory", "why"]
     rows = [heads, [":--", ":--", *["--:"] * (len(heads) - 3), ":--"]]
     worst_first = sorted(lines, key=lambda x: (ORDER.index(x["verdict"]), -(x.get("change") or 0.0)))
     rows += ([*_row(line, _where(lines), compared)] for line in worst_first)
@@ -34,11 +34,27 @@ def table(lines: Sequence[Line], compared: bool) -> str:
             break
         shown.append(row)
     left = len(rows) - len(shown)
-    says = f"{fails} of {counted(len(lines), 'prediction')} not ok" if fails else "All predictions are ok"
-    cards = ", ".join(dict.fromkeys(line["gpu"] for line in lines))
-    about = f"Predicted by onnxperf {VERSION} for {code(cards)}: nothing was run."
-    parts = [f"**{says}**", "\n".join(shown), *([f"{left} more rows, none worse than these."] if left else []), about]
-    return "\n\n".join(parts)
+    more = [f"{left} more rows, none worse than these."] if left else []
+    return "\n\n".join((f"**{_verdict(lines)}**", "\n".join(shown), *more, *_about(lines)))
+
+
+def _verdict(lines: Sequence[Line]) -> str:
+    """How many are over a limit or can't be used, in a sentence."""
+    number = {verdict: sum(line["verdict"] == verdict for line in lines) for verdict in ORDER}
+    what = "prediction" if _where(lines) else "model"
+    kinds = (("over", "over the limit"), ("error", "can't be used"))
+    fails = ", ".join(f"{number[verdict]} {says}" for verdict, says in kinds if number[verdict])
+    return f"{counted(len(lines), what)}: {fails or 'all within the limits'}"
+
+
+def _about(lines: Sequence[Line]) -> Iterator[str]:
+    """What predicted the times, and whether runs like these were measured on the cards."""
+    cards = dict[str, dict[str, None]]()
+    for line in lines:
+        cards.setdefault(line["gpu"], {}).update({line["accuracy"]: None} if line["accuracy"] else {})
+    yield f"Predicted by onnxperf {VERSION} for {', '.join(map(code, cards))}: nothing was run."
+    if said := [f"{code(gpu)} {' or '.join(words)}" for gpu, words in cards.items() if words]:
+        yield f"Accuracy: {', '.join(said)}."
 
 
 def _where(lines: Sequence[Line]) -> list[str]:
@@ -55,8 +71,15 @@ def _row(line: Line, where: Sequence[str], compared: bool) -> Iterator[str]:
     yield _time(line["seconds"])
     if compared:
         yield NOTHING if line["change"] is None else f"{line['change']:+.1%}"
-    yield NOTHING if line["process_bytes"] is None else _together(size(line["process_bytes"]))
-    yield code(line["reason"], REASON) if line["reason"] else ""
+    yield NOTHING if line["process_bytes"] is None else _memory(line)
+    why = "; ".join(filter(None, (line["reason"], line.get("cause"))))
+    yield code(why, REASON) if why else ""
+
+
+def _memory(line: Line) -> str:
+    """What the process holds, beside what it held where that differs."""
+    after, before = size(line["process_bytes"]), line.get("before_process_bytes")
+    return _together(after if before is None or size(before) == after else f"{size(before)} → {after}")
 
 
 def _time(seconds: float | None) -> str:
