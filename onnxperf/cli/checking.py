@@ -118,7 +118,7 @@ def _check_asked(
     if against is None and fail_above is not None:
         raise UsageError("--fail-above compares with the models of --against: name their folder, or a file")
     if against is None and limits == (None, None):
-        raise UsageError("check takes --max-latency, --max-memory or both, or --against")
+        raise UsageError("there is no limit to check: give --max-latency 8ms, --max-memory 2GB, or --against FOLDER")
     if against is not None and fit:
         raise UsageError("--fit could choose different batches before and after: use --batch")
     if markdown and json_to == "-":

@@ -281,4 +281,4 @@ def batched(now: Prediction, at_batch: AtBatch | None) -> Change | None:
 def each_sample(now: Prediction, then: Prediction) -> str:
     """The time of each sample at another batch, and now."""
     new, old = (duration(p.seconds / p.scenario.batch) for p in (then, now))
-    return f"{new} per sample instead of {old}"
+    return f"{new} per sample, not {old}"

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from gpu_specs import HOSTS
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.answer.kernel_timeline import KernelPrediction, part_of
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.changes import (
@@ -46,7 +47,8 @@ class WhatIf:
     kind: precision, runtime, launch, layout, batch, host, fallback, fusion, padding or part; what: the options that ask
     for it, or words; seconds and their range; at_best: the time is a bound of what the change can bring; run_seconds:
     of a whole run where its batch is another. Where the change can't be made or has no effect on what is run, seconds
-    is None and `why` says so; else `why` is what speaks for it.
+    is None and `why` says so; else `why` is what speaks for it, and `accuracy` whether runs like the changed one were
+    measured, None of a bound.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class WhatIf:
     at_best: bool = False
     why: str = ""
     run_seconds: float | None = None
+    accuracy: Accuracy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,9 @@ def _predicted(kind: str, what: str, then: Callable[[], Prediction], why: str = 
         p = then()
     except Error as e:
         return WhatIf(kind, what, None, why=str(e))
-    return WhatIf(kind, what, p.seconds, p.low_seconds, p.high_seconds, at_best, why)
+    return WhatIf(
+        kind, what, p.seconds, p.low_seconds, p.high_seconds, at_best, why, accuracy=None if at_best else p.accuracy
+    )
 
 
 def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
@@ -153,7 +158,9 @@ def _batches(now: Prediction, at_batch: AtBatch) -> Iterator[WhatIf]:
             yield WhatIf("batch", what, None, why="does not fit into the card's memory")
             return
         times = (then.seconds * share, then.low_seconds * share, then.high_seconds * share)
-        yield WhatIf("batch", what, *times, why=each_sample(now, then), run_seconds=then.seconds)
+        yield WhatIf(
+            "batch", what, *times, why=each_sample(now, then), run_seconds=then.seconds, accuracy=then.accuracy
+        )
 
 
 def _fallback(now: Prediction) -> Iterator[WhatIf]:
@@ -209,6 +216,5 @@ def _parts(now: Prediction, run: Run) -> Iterator[WhatIf]:
         with suppress(Error):  # such as that nothing is left
             then = summarise(replace(run, graph=without(run.graph, nodes)))
             range_ = (then.seconds, then.low_seconds, then.high_seconds)
-            yield WhatIf(
-                "part", f"without {name}", *range_, why="the time of the rest: this module costs the difference"
-            )
+            why = "the time of the rest: this module costs the difference"
+            yield WhatIf("part", f"without {name}", *range_, why=why, accuracy=then.accuracy)

@@ -19,9 +19,9 @@ EXTRAS = {"distributed": "dask", "matplotlib": "plot", "mcp": "mcp", "pyarrow": 
 
 
 def require(package: str, what: str) -> None:
-    """Raise EnvironmentFailure where a package is not installed; `what` takes it."""
+    """Raise EnvironmentFailure where a package is not installed; `what` needs it."""
     if find_spec(package) is None:
-        raise EnvironmentFailure(f"{what} takes {package}: pip install 'onnxperf[{EXTRAS[package]}]'")
+        raise EnvironmentFailure(f"{what} needs {package}: pip install 'onnxperf[{EXTRAS[package]}]'")
 
 
 def modules_of(path: Iterable[str]) -> tuple[str, ...]:

@@ -46,8 +46,8 @@ USUAL_DRAFT, MOST_DRAFT = 4, 64
 #: Layers that repeat, at most, and how many more of them a model must have to be predicted from few.
 MOST_PERIOD, LEAST_PERIODS = 8, 3
 ENGINE = (
-    "{}: the kernels are those predicted for ONNX Runtime, products that read the same joined, activations and norms of"
-    " heads within others; its scheduler, all-reduce and host are as ASSUMPTIONS.md says"
+    "{}: kernels as under ONNX Runtime, but GEMMs with the same input are merged, and activations and norms of heads"
+    " are fused; ASSUMPTIONS.md lists what is assumed of its scheduler, all-reduce and host"
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
@@ -83,8 +83,8 @@ CACHED = (
 )
 #: Of a configuration whose head is not pruned.
 EVERY_POSITION = (
-    "prefill computes the logits of every position, in time and memory, as GenAI's model builder does;"
-    " --prune-lm-head computes those of the last one only, as serving engines do"
+    "prefill computes logits of every position, as the graph of GenAI's model builder does; with --prune-lm-head only"
+    " of the last one, as serving engines do"
 )
 #: Of a configuration with latent attention.
 LATENT = (

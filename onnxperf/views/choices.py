@@ -149,9 +149,11 @@ def show_what_ifs(out: Console, what_ifs: WhatIfs) -> None:
     asked = f"{shortened(p.scenario.model)} on {p.device.name} under {p.scenario.runtime}: {duration(p.seconds)} now"
     out.print(Text(printable(asked), style="bold"))
     possible = [(c, p.seconds / c.seconds, c.run_seconds or c.seconds) for c in what_ifs.changes if c.seconds]
-    rows = [(c.what, duration(s), f"{_bound(c)}{gain:.2f}x", c.why) for c, gain, s in possible if gain >= GAINS]
-    if rows:
-        out.print(tabulate(out, ("change", "#time", "#faster", "why"), [tuple(map(printable, row)) for row in rows]))
+    gains = [(c, gain, s) for c, gain, s in possible if gain >= GAINS]
+    if gains:
+        rows = [(c.what, duration(s), f"{_bound(c)}{gain:.2f}x", status(c.accuracy), c.why) for c, gain, s in gains]
+        names = ("change", "#time", "#faster", "!accuracy", "why")
+        out.print(tabulate(out, names, [tuple(map(printable, row)) for row in rows]))
     else:
         out.print("no change makes it faster")
     slower = [f"{c.what} {gain:.2f}x" for c, gain, _ in possible if gain <= LOSES]
@@ -162,6 +164,7 @@ def show_what_ifs(out: Console, what_ifs: WhatIfs) -> None:
     for c in what_ifs.changes:
         if c.seconds is None:
             out.print(Text(printable(f"{c.what}: {c.why}"), style="dim"))
+    put_notes(out, on_accuracy(c.accuracy for c, *_ in gains))
 
 
 def _bound(c: WhatIf) -> str:

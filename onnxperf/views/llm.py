@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 
 PLOTS = (".png", ".svg")
 ASSUMED = (
-    "requests: a simulation of vLLM's scheduler with a paged KV cache, which ONNX Runtime GenAI may not have",
-    "the prompts of an iteration share its products, and each attends to itself alone;"
+    "requests are simulated with vLLM's scheduler and a paged KV cache, which ONNX Runtime GenAI may not have",
+    "the prompts of an iteration share its GEMMs, and each attends to itself alone;"
     " logits are of every position unless --prune-lm-head",
 )
 UNDER_ENGINE = (
-    "requests: a simulation of the engine's scheduler, in which a request is admitted once the cache has room for all"
-    " of its tokens",
+    "requests are simulated with the engine's scheduler; one is admitted once the KV cache has room for all its tokens",
 )
 #: Of prompts of which no share is said to be cached.
-NOTHING_CACHED = "prefix caching finds nothing: --cached says what share of a prompt it has"
+NOTHING_CACHED = "no prompt is in the prefix cache; --cached 0.5: half of each is"
 TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
 NAMES = ("#batch", *TIMES, "#tokens/s", "#memory", "#longest context", "!note")
 CURVE = (
@@ -63,6 +62,9 @@ def show(out: Console, g: Generation) -> None:
     cache = f"{size(g.cache_bytes_per_token)} of KV cache per token"
     most = f"largest batch that fits: {g.largest_batch:,}" if g.largest_batch else "batch 1 does not fit"
     out.print(f"weights {size(g.weights_bytes)}, {cache}; {most} ({size(g.capacity_bytes)})")
+    first = g.batches[0]
+    if first.longest_context:
+        out.print(f"longest context that fits at batch {first.batch:,}: {first.longest_context:,} tokens")
     if (d := g.draft) is not None:
         kept = f"weights {size(d.weights_bytes)}, {size(d.cache_bytes_per_token)} of KV cache per token"
         step = f"{d.tokens_per_step:.3g} tokens a step of {d.tokens} proposed, each accepted with {d.accept:.4g}"

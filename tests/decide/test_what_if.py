@@ -32,6 +32,7 @@ def test_each_option_is_the_run_that_it_names() -> None:
         p = predict(net(), gpu="l4", **{"batch": 2, **{k: int(v) if k == "batch" else v for k, v in terms.items()}})
         samples = 2 / p.scenario.batch
         assert (c.seconds, c.low_seconds) == pytest.approx((p.seconds * samples, p.low_seconds * samples)), c.what
+        assert c.accuracy == p.accuracy
     times = [c.seconds for c in found.changes if c.seconds is not None]
     assert times == sorted(times) and not found.changes[len(times) :]
 
