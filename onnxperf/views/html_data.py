@@ -51,7 +51,7 @@ def data(p: Prediction, changes: Changes, at_batch: AtBatch | None, tell: Progre
             [note.code, sentence(note.message), [short_name(n) for n in note.nodes[:NODES]], len(note.nodes)]
             for note in p.warnings
         ],
-        "scope": sentence(p.scope),
+        "scope": sentence(p.scope), "accuracy": sentence(str(p.accuracy)),
     }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ const drawAnswer = (d) => {
     const more = h.others ? [" ", el("a", { href: "#what-if-h" }, `${h.others} more`)] : [];
     byId("verdict").append(el("p", { class: "best" }, ...marked(h.best), ...more));
   }
+  byId("verdict").append(el("p", { class: "hint" }, `Accuracy: ${d.accuracy}`));
   byId("scope").textContent = `${d.scope}. Inputs: ${d.inputs.join(", ")}.`;
   byId("version").textContent = `Predicted by onnxperf ${d.version}, without running the model.`;
 };
