@@ -96,8 +96,8 @@ def on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:
     if shipped:
         oldest = min(p.date for _, p in shipped)
         doubt = "; not checked against price lists" if any(p.status == "unverified" for _, p in shipped) else ""
-        listed = ", ".join(f"{id} {p.source}" for id, p in shipped[:6]) + (" ..." if len(shipped) > 6 else "")
-        yield f"on-demand prices as of {oldest}{doubt}: {listed}; --price l4=0.80 overrides one"
+        listed = "; ".join(f"{id}: {p.source}" for id, p in shipped[:6]) + ("; ..." if len(shipped) > 6 else "")
+        yield f"on-demand prices as of {oldest}{doubt} (--price l4=0.80 overrides one): {listed}"
 
 
 def show_recommendation(out: Console, r: Recommendation) -> None:
