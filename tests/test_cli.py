@@ -210,7 +210,7 @@ def test_what_an_answer_takes_is_looked_for_before_it_is_computed(
     monkeypatch.setitem(sys.modules, package, None)  # as where it is not installed
     monkeypatch.setattr("onnxperf.graph.read.read", lambda *_: pytest.fail("a model is read"))
     code, out, err = onnxperf_cli(*arguments)
-    assert (code, out) == (4, "") and f"takes {package}: pip install 'onnxperf[" in err and err.count("\n") == 1
+    assert (code, out) == (4, "") and f"needs {package}: pip install 'onnxperf[" in err and err.count("\n") == 1
 
 
 #: Commands that write an answer, and the option that names its file.
