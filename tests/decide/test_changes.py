@@ -92,7 +92,7 @@ def test_each_suggestion_keeps_what_it_says_of_a_run_and_of_each_sample(
     [old] = {c.run_seconds for c in found if c is not larger}
     assert old is None and not larger.small and larger.run_seconds == pytest.approx(at(8 * terms["batch"]).seconds)
     each = [duration(s) for s in (larger.run_seconds / (8 * terms["batch"]), now.seconds / terms["batch"])]
-    assert larger.why == f"{each[0]} per sample instead of {each[1]}"
+    assert larger.why == f"{each[0]} per sample, not {each[1]}"
     assert _best(now, [larger]) == f"{larger.what}: {larger.why} ({now.seconds / larger.seconds:.2f}x)"
     assert not [c for c in changes(now) if "--batch" in c.what]
     options = {c.what: c for c in what_if(now, at).changes if c.kind == "batch"}
@@ -100,7 +100,7 @@ def test_each_suggestion_keeps_what_it_says_of_a_run_and_of_each_sample(
         then = at(int(asked(what)["batch"]))
         assert c.run_seconds == pytest.approx(then.seconds)
         assert c.seconds == pytest.approx(then.seconds / then.scenario.batch * terms["batch"])
-        assert c.why.startswith(f"{duration(then.seconds / then.scenario.batch)} per sample instead of {each[1]}")
+        assert c.why.startswith(f"{duration(then.seconds / then.scenario.batch)} per sample, not {each[1]}")
 
 
 def test_eight_bits_are_not_tried_where_nothing_would_be_quantised() -> None:

@@ -38,7 +38,7 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and page.read_text() == same.to_html()
     assert trace.read_text() == same.to_trace() + "\n"
     code, out, err = onnxperf_cli(*given, "--engine", "vllm", "--precision", "fp8", "--batch", "1")
-    assert (code, err) == (0, "") and "vllm · fp8" in out
+    assert (code, err) == (0, "") and "vllm · FP8" in out
     draft = tmp_path / "draft.json"
     draft.write_text(json.dumps({**SMALL, "num_hidden_layers": 1}))
     code, out, err = onnxperf_cli(*given, "--batch", "1", "--cached", "0.5", "--draft", str(draft), "--accept", "0.7")
