@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cmp_to_key
+from functools import cache, cmp_to_key
 from math import prod
 from typing import NamedTuple
 
@@ -217,6 +217,7 @@ def turned_last(seen: View) -> Strides | None:
     return strides
 
 
+@cache
 def splits(rows: int, width: int, inside: bool) -> int:
     """Into how many parts rows are split, so that few rows fill the card: `reduction_split_factor`, with SMS. inside:
     the elements of a row lie next to each other.

@@ -42,15 +42,15 @@ from onnxperf.running.memory import Footprint, Memory, footprint, memory
 from onnxperf.running.scenario import (
     PLATFORMS,
     Scenario,
+    in_use,
     launching,
     plan_of,
-    runtime_of,
     settled,
     training_of,
     usual_host,
 )
 from onnxperf.running.terms import having
-from onnxperf.runtimes import LEVELS, HostCosts, Runtime, run_graph
+from onnxperf.runtimes import LEVELS, RUNTIMES, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
 from op_models import Gemm
 
@@ -151,7 +151,8 @@ class Run:
     @cached_property
     def runtime(self) -> Runtime:
         """The runtime, of the version and layout that were asked for, with the host costs that are usual for it."""
-        return runtime_of(self.scenario)
+        s = self.scenario
+        return self.kept(in_use, RUNTIMES[s.runtime], s.mode == "training", s.ort_version, s.layout, s.compile_mode)
 
     @property
     def has_open_dims(self) -> bool:

@@ -94,14 +94,20 @@ def host_of(s: Scenario, device: Device) -> Host:
 
 def runtime_of(s: Scenario) -> Runtime:
     """The runtime of a scenario, of the version, with the layout and in the mode that it asks for, if it does."""
-    runtime = RUNTIMES[s.runtime]
-    if s.mode == "training" and runtime.training is not None:
+    return in_use(RUNTIMES[s.runtime], s.mode == "training", s.ort_version, s.layout, s.compile_mode)
+
+
+def in_use(
+    runtime: Runtime, trains: bool, version: str | None, layout: str | None, compile_mode: str | None
+) -> Runtime:
+    """The runtime as it trains or infers, of a version, with a layout and in a mode, where these are not None."""
+    if trains and runtime.training is not None:
         runtime = runtime.training
-    if s.ort_version is not None:
-        runtime = of_version(runtime, s.ort_version)
-    if s.layout is not None:
-        runtime = of_layout(runtime, s.layout)
-    return runtime if s.compile_mode is None else of_mode(runtime, s.compile_mode)
+    if version is not None:
+        runtime = of_version(runtime, version)
+    if layout is not None:
+        runtime = of_layout(runtime, layout)
+    return runtime if compile_mode is None else of_mode(runtime, compile_mode)
 
 
 def training_of(s: Scenario) -> Training | None:

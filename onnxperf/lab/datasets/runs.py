@@ -12,12 +12,15 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+import gpu_specs
 from onnxperf.graph import Graph, load
 from onnxperf.ground.errors import UsageError, printable
 from onnxperf.lab.datasets.reading import SAMPLE
 from onnxperf.lab.datasets.table import DIES
+from onnxperf.latency import Constants, shipped
 from onnxperf.passes.autocast import with_fast_norms
 from onnxperf.passes.plan import parse_plan
+from onnxperf.running.run import Kept, Run
 from onnxperf.running.scenario import Scenario
 
 STEP = "forward and backward"
@@ -92,8 +95,14 @@ class MeasuredRun:
     @property
     def graph(self) -> Graph:
         """The graph with its dimensions bound. Raises Error where the file holds none."""
-        graph = _graph(self.model, self.file, tuple(self.dims.items()), trains=bool(self.part))
-        return with_fast_norms(graph) if self.fast_norms else graph
+        return _graph(self.model, self.file, tuple(self.dims.items()), bool(self.part), self.fast_norms)
+
+    def run(self, constants: Constants | None = None) -> Run:
+        """The same run to predict, by these constants or those that ship. Runs of one graph that are asked for one
+        after the other share their stages.
+        """
+        graph = self.graph
+        return Run(graph, (gpu_specs.load(self.gpu),), self.scenario, constants or shipped(), _kept(graph))
 
 
 def samples() -> Traversable:
@@ -116,11 +125,21 @@ def graph_file(folder: Path, name: str) -> Path | None:
 
 
 @lru_cache(maxsize=1)
-def _graph(model: str, file: Path | None, dims: tuple[tuple[str, int], ...], trains: bool) -> Graph:
+def _graph(
+    model: str, file: Path | None, dims: tuple[tuple[str, int], ...], trains: bool, fast_norms: bool
+) -> Graph:  # fmt: skip
     if file is not None:
-        return load(_unpacked(file), dims=dict(dims), trains=trains)
-    with resources.as_file(samples().joinpath(f"{model}.onnx")) as path:
-        return load(path, dims=dict(dims), trains=trains)
+        graph = load(_unpacked(file), dims=dict(dims), trains=trains)
+    else:
+        with resources.as_file(samples().joinpath(f"{model}.onnx")) as path:
+            graph = load(path, dims=dict(dims), trains=trains)
+    return with_fast_norms(graph) if fast_norms else graph
+
+
+@lru_cache(maxsize=1)
+def _kept(graph: Graph) -> Kept:
+    """Where the stages of the last graph's runs are kept."""
+    return Kept()
 
 
 def _unpacked(file: Path) -> bytes:

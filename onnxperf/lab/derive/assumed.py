@@ -10,7 +10,6 @@ from __future__ import annotations
 import click
 import numpy as np
 
-import gpu_specs
 from onnxperf.lab.constants import ASSUMED, derived_paths, file_of, flat, left_out
 from onnxperf.lab.datasets import model_runs
 from onnxperf.lab.datasets.reading import SAMPLE
@@ -36,7 +35,7 @@ def runs() -> list[Run]:
         for r in measured:
             key = (r.model, r.runtime, r.precision)
             if key not in by_model:
-                by_model[key] = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario)
+                by_model[key] = r.run()
     return list(by_model.values())
 
 

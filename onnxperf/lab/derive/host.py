@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-import gpu_specs
 from onnxperf.ground.fitting import Array, map_fit
 from onnxperf.lab.datasets import model_runs
 from onnxperf.lab.datasets.runs import MeasuredRun
@@ -72,7 +71,7 @@ class HostRun:
 
 def runs(rows: Sequence[MeasuredRun], constants: Constants) -> list[HostRun]:
     """Each row on its card, whose kernels' times are those of the constants."""
-    return [HostRun(r, Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)) for r in rows]
+    return [HostRun(r, r.run(constants)) for r in rows]
 
 
 def fit(runs: Sequence[HostRun], without: str = "") -> dict[str, float]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-import gpu_specs
 from onnxperf.ground.fitting import Array, map_fit
 from onnxperf.lab.datasets import model_runs
 from onnxperf.lab.datasets.runs import MeasuredRun
@@ -65,7 +64,7 @@ def runs(data: Path, wanted: ConstantSet, constants: Constants) -> list[Told]:
     telling = []
     for model, measured, _ in model_runs(data):
         for r in (r for r in measured if model.constants == wanted.name and model.fitted(r)):
-            run = Run(r.graph, (gpu_specs.load(r.gpu),), r.scenario, constants)
+            run = r.run(constants)
             fitted = [wanted in family_of(kernel.work).constants for kernel in run.kernels.rows]
             telling.append(Told(r, run, np.array(fitted, dtype=bool)))
     return [run for run in telling if run.share >= TELLING]

@@ -8,7 +8,6 @@ from zlib import crc32
 
 import numpy as np
 
-import gpu_specs
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.ground.errors import UsageError
 from onnxperf.lab.constants import left_out
@@ -16,7 +15,6 @@ from onnxperf.lab.datasets import Models
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun
 from onnxperf.lab.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.lab.validate.scored import ALL, LEFT_OUT, OF_MODELS, SCORED, ScoredRun, chosen
-from onnxperf.running.run import Run
 from onnxperf.scoring.score import Pairs
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
@@ -42,7 +40,7 @@ def pairs(run: MeasuredRun, kind: Models, method: str = ALL) -> Iterator[Pairs]:
 
     Raises Error where it can't be one of this model.
     """
-    prediction_run = Run(run.graph, (gpu_specs.load(run.gpu),), run.scenario)
+    prediction_run = run.run()
     key = np.array([crc32(repr((run.group, run.precision, *run.dims.items())).encode())])
 
     def pair(method: str, *seconds: float) -> Pairs:
