@@ -161,10 +161,9 @@ def whole_assumptions() -> str:
     return CliRunner().invoke(assumed.main, [], catch_exceptions=False).stdout
 
 
-PAGES = (
-    Page("onnxperf/lab/validate/accuracy.md", whole_accuracy, accuracy),
-    Page("onnxperf/lab/derive/assumed.md", whole_assumptions, assumptions, where="Means over"),
-)
+SCORES = Page("onnxperf/lab/validate/accuracy.md", whole_accuracy, accuracy)
+ASSUMED = Page("onnxperf/lab/derive/assumed.md", whole_assumptions, assumptions, where="Means over")
+PAGES = (SCORES, ASSUMED)
 
 
 def check(pages: Iterable[Page] = PAGES) -> list[str]:
@@ -177,12 +176,12 @@ def check(pages: Iterable[Page] = PAGES) -> list[str]:
     ]
 
 
-def check_screens() -> list[str]:
+def check_screens(pages: Iterable[Path] = screens.PAGES) -> list[str]:
     """One line for each page with screens that are not what would be printed now, and the command that prints them."""
     return [
         f"{page.relative_to(ROOT)} has screens that are not what would be printed now ({'; '.join(stale)}):"
         f" python -m tests.pages {page.relative_to(ROOT)}"
-        for page in screens.PAGES
+        for page in pages
         if (stale := screens.stale(page))
     ]
 
