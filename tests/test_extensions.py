@@ -65,13 +65,14 @@ def imported(path: Path) -> ModuleType:
 
 
 class Tree:
-    """A copy of the packages in a folder: links to their files, except for what an extension writes."""
+    """A copy of the packages in a folder: links to their files, except for what an extension writes; links to compiled
+    files too, which Python takes where a file is as old and as long as when it was compiled.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for building in ("gpu_specs", "op_models", "onnxperf"):
-            skip = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / building, folder / building, copy_function=os.symlink, ignore=skip)
+            shutil.copytree(ROOT / building, folder / building, copy_function=os.symlink)
 
     def change(self, name: str, *changes: tuple[str, str]) -> None:
         """Replace texts that stand in a file once."""

@@ -90,7 +90,7 @@ def test_published_multiply_adds(name: str, gmacs: float) -> None:
 
 
 EAGER = {"attn_implementation": "eager"}  # torch counts no fused attention on the host
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
 WORDS = {"vocab_size": 96, "use_cache": False, **EAGER}
 GROUPED = {**SMALL, **WORDS, "num_key_value_heads": 1}
 TOKENS, IMAGE = {"input_ids": (1, 16)}, {"pixel_values": (1, 3, 64, 64)}
@@ -100,13 +100,13 @@ CLIP = {"text_config": {**SMALL, "vocab_size": 96}, "vision_config": {**SMALL, *
 #: Model class, configuration class, its fields, and the shapes of the inputs: the library's own code at small sizes.
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
     "bert": ("BertModel", "BertConfig", {**SMALL, **WORDS}, TOKENS),
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 32, "n_layer": 2, "n_head": 2, **WORDS}, TOKENS),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 32, "n_layer": 1, "n_head": 2, **WORDS}, TOKENS),
     "opt": (
         "OPTForCausalLM", "OPTConfig",
         {**SMALL, **WORDS, "ffn_dim": 48, "word_embed_proj_dim": 32}, TOKENS,
     ),
     "t5": (
-        "T5Model", "T5Config", {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, **WORDS},
+        "T5Model", "T5Config", {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 1, "num_heads": 2, **WORDS},
         {**TOKENS, "decoder_input_ids": (1, 8)},
     ),
     "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED, TOKENS),
@@ -134,7 +134,7 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ..
     "whisper": (
         "models.whisper.modeling_whisper.WhisperEncoder", "WhisperConfig",
         {
-            "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
+            "d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48,
             "num_mel_bins": 20, "max_source_positions": 50, **EAGER,
         },
         {"input_features": (1, 20, 100)},

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import DecoderConfig, config_of
+from tests.later import later
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+torch, transformers = later("torch"), later("transformers")
 pytestmark = pytest.mark.slow
 
 Weights = dict[str, NDArray[Any]]

@@ -321,8 +321,9 @@ def test_recurrent_layers_of_a_saved_model_are_those_of_the_model(case: str, tmp
     distinct(model)
     model.export(str(tmp_path / "served"), verbose=False)
     shutil.rmtree(tmp_path / "served" / "variables")
-    assert kernels(tmp_path / "served") == kernels(model)
-    assert repeats(proto(tmp_path / "served")) == repeats(proto(model))
+    read, exported = proto(tmp_path / "served"), proto(model)
+    assert kernels(read) == kernels(exported)
+    assert repeats(read) == repeats(exported)
 
 
 def test_a_loop_that_reads_rows_of_a_variable(tmp_path: Path) -> None:

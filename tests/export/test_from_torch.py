@@ -417,7 +417,6 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1024 if __import__("sys").platform == "darwin" else 1)
 with torch.device("meta"):
     model = torch.nn.Sequential(torch.nn.Embedding(250_000, 4096), torch.nn.Linear(4096, 250_000))
-source(torch.nn.Linear(2, 2), torch.ones(2, 2))
 before = peak()
 exported, _ = source(model, torch.ones(1, 64, dtype=torch.int64))
 print(sum(p.nbytes for p in model.parameters()) // 2**20, (peak() - before) // 1024, exported.ByteSize())

@@ -20,7 +20,7 @@ from tests.export.test_decoder import LLAMA3
 #: A few layers of Llama-3-8B and of a mixture of its size.
 DENSE = {**LLAMA3, "num_hidden_layers": 4, "vocab_size": 32000, "max_position_embeddings": 1 << 17}
 MIXED = {**DENSE, "model_type": "mixtral", "num_hidden_layers": 2}
-CARDS = ("t4", "l4", "a100-sxm-80gb", "h100", "h200", "b200")
+CARDS = ("t4", "l4", "a100-sxm-80gb", "h200", "b200")
 #: How much less time a larger run may be predicted to take, where another kernel or split is chosen.
 LESS = 0.03
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import gpu_specs
-from onnxperf.lab.datasets import SAMPLE, kernels, read
+from onnxperf.lab.datasets import SAMPLE, kernels
 from onnxperf.lab.datasets.sources.gpu_benches import DATASET
 from onnxperf.lab.validate import kernels as scores
 from onnxperf.latency.families.pointwise import SHORT
@@ -40,9 +40,8 @@ def test_what_is_not_read(tmp_path: Path) -> None:
     assert not [t for t in rows(tmp_path, "\n".join(lines) + "\n") if len(t.works)]
 
 
-@pytest.mark.slow
 def test_long_copies_are_fitted_and_not_scored() -> None:
-    found = {t.name: t for t in read(SAMPLE) if t.name in ("copy", "long copy")}
+    found = {t.name: t for t in DATASET.tables(SAMPLE)}
     assert min(w.bytes for w in found["long copy"].works) >= SHORT > max(w.bytes for w in found["copy"].works)
     assert not kernels()["long copy"].scored and kernels()["long copy"].fitted is not None
     assert scores.reported(found["copy"]) in scores.classes() and "" not in scores.classes()
