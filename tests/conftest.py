@@ -33,7 +33,6 @@ SLOW = (
     "export/test_from_torch.py",
     "export/test_rebatch.py",
     "graph/test_against_ort.py",
-    "graph/test_node_cases.py",
     "graph/test_skeleton.py",
     "measure/test_measure.py",
     "calibrate/test_matching.py",

@@ -1,24 +1,34 @@
-"""Every node case of ONNX's own backend tests: answered or refused with a reason, and hardly anything assumed."""
+"""Every node case of ONNX's own backend tests: answered or refused with a reason, hardly anything assumed, and the
+shapes of a graph's outputs are those of the data that each case expects.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
-from onnx import defs
+from onnx import TensorProto, defs, numpy_helper
 
 import onnxperf
+from onnxperf.graph import load
 from op_models import known
+
+SHAPES_ASSUMED = {"assumed-shape", "assumed-batch"}  # what such a note stands beside may differ
 
 
 class Run(NamedTuple):
     """What became of one case: an answer, or the error in its place."""
 
-    name: str
+    case: Any
     answer: onnxperf.Prediction | None
     error: Exception | None
+
+    @property
+    def name(self) -> str:
+        return str(self.case.name)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +41,14 @@ def runs() -> list[Run]:
     found = []
     for case in cases:
         try:
-            found.append(Run(case.name, onnxperf.predict(case.model, gpu="l4"), None))
+            found.append(Run(case, onnxperf.predict(case.model, gpu="l4"), None))
         except Exception as e:  # every kind: the tests tell them apart
-            found.append(Run(case.name, None, e))
+            found.append(Run(case, None, e))
     return found
 
 
 def test_nothing_breaks(runs: list[Run]) -> None:
-    assert len(runs) > 1500
+    assert len(runs) > 1800
     assert not [(r.name, r.error) for r in runs if r.error and not isinstance(r.error, onnxperf.Error)]
 
 
@@ -60,6 +70,35 @@ def test_hardly_anything_is_assumed(runs: list[Run]) -> None:
     assumed = {(r.name, k.op) for r in runs if r.answer for k in r.answer.kernels if k.source == "assumed"}
     assert {op.partition("::")[0] for _, op in assumed} <= {"ai.onnx.preview.training", "ai.onnx"}
     assert len({name for name, _ in assumed}) <= 0.03 * len(runs)
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of an expected output; None for sequences and optionals."""
+    if isinstance(value, TensorProto):
+        value = numpy_helper.to_array(value)
+    return np.shape(value) if isinstance(value, (np.ndarray, np.generic)) else None
+
+
+def test_shapes_are_those_of_the_expected_data(runs: list[Run]) -> None:
+    compared, larger = 0, set()
+    for r in runs:
+        try:
+            graph = r.answer.run.graph if r.answer else load(r.case.model)
+        except onnxperf.ModelError as e:
+            assert "older than 7" in str(e), r.name
+            continue
+        assumed = SHAPES_ASSUMED & {n.code for n in graph.notes}
+        for _, outputs in r.case.data_sets or ():
+            for t, expected in zip(graph.outputs, map(shape_of, outputs), strict=True):
+                if t.dtype == "opaque" or expected is None:
+                    continue
+                compared += 1
+                if t.shape != expected:
+                    assert assumed, (r.name, t, expected)
+                    assert all(a >= b for a, b in zip(t.shape, expected, strict=True)), (r.name, t, expected)
+                    larger.add(r.case.model.graph.node[0].op_type)
+    assert compared > 1900
+    assert larger == {"Unique", "StringSplit"}
 
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx.ml"])

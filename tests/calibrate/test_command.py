@@ -80,7 +80,9 @@ def test_from_recorded_files_of_a_card(calibrate, on_a_card: tuple[Measurement, 
     assert len(found["rows"]) == len(on_a_card)
     p = predicted(TINY.model, card)
     assert {k.source for k in p.kernels} == {"calibrated"}
-    assert calibrate("--from", "runs")[0] == 0  # a device file may be replaced
+    put(tmp_path / "few", on_a_card[:12])
+    assert calibrate("--from", "few")[0] == 0  # a device file may be replaced
+    assert "12 files" in gpu_specs.load(tmp_path / "t4-here.toml").corrections.source
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def rows() -> Any:
 
 CASES = {
     "bert-base": Case(bert, ids),
-    "bert-large": Case(lambda: bert(num_hidden_layers=2, num_attention_heads=8, attn_implementation="eager"), ids),
+    "bert-large": Case(lambda: bert(num_attention_heads=8, attn_implementation="eager"), ids),
     "gpt2": Case(gpt2, ids), "llama": Case(llama, ids), "vit": Case(vit, lambda: image(64)),
     "resnet": Case(resnet, lambda: image(64)), "unet": Case(unet, lambda: image(64)), "mlp": Case(mlp, rows),
 }  # fmt: skip
