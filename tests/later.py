@@ -10,12 +10,16 @@ import pytest
 
 
 class Later:
-    """A module that is imported when something of it is asked for."""
+    """A module that is imported when something of it is asked for; private names are asked for by pytest alone, of all
+    that it finds in a file of tests.
+    """
 
     def __init__(self, name: str) -> None:
         self.module = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(import_module(self.module), name)
 
 
