@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import pytest
@@ -26,7 +26,9 @@ def nominal_cpu() -> Device:
     return device("Model 7 @ 2.5 GHz", "x86_64", AVX2, 16 * 2**30)
 
 
+@lru_cache(128)
 def predicted(model: bytes | str, d: Device, precision: str = "keep") -> Prediction:
+    """What a device is predicted to take: most tests measure the suite on the same few."""
     terms = {"runtime": f"ort-{'cpu' if d.kind == 'cpu' else 'cuda'}", "precision": precision}
     return summarise(run_of(Request(model, terms=terms), d))
 
