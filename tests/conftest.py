@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from copy import copy
 from functools import cache
 from importlib import import_module
@@ -87,55 +86,33 @@ def pytest_collection_finish() -> None:
 
 
 SAMPLES = TESTS.parent / "samples"
-MOST_SHARED = 64  # models, and graphs of them
+MOST_GRAPHS = 64
 
 
-def shared(results: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    """What was made for a key, of those that were asked for last."""
-    if key not in results:
-        results[key] = make()
-    results.move_to_end(key)
-    if len(results) > MOST_SHARED:
-        results.popitem(last=False)
-    return results[key]
+def infer_samples_once() -> None:
+    """Infer a shipped sample once for all tests of a process that ask for the same sizes: a third of a prediction.
 
-
-def infer_once() -> None:
-    """Read and infer a shipped sample, and a decoder of the same configuration, once for all tests of a process that
-    ask for the same sizes, and keep the stages of its runs: most of a prediction. No graph is ever changed, and the
-    product shares all of these, too, where a model was read once. Not where a test watches what is read, and not across
-    operators' rules that a test registers.
+    No graph is ever changed, and the product shares them, too, where a model was read once. Not where a test watches
+    what is read, and not across operators' rules that a test registers.
     """
     graph, registered = import_module("onnxperf.graph"), import_module("op_models").registered
-    pipeline, running = import_module("onnxperf.running.pipeline"), import_module("onnxperf.running.run")
-    opened, load, bound = graph.opened, graph.load, pipeline._bound
-    models, graphs = OrderedDict[Any, Any](), OrderedDict[Any, Any]()
+    load, graphs = graph.load, OrderedDict[Any, Any]()
 
-    def opened_once(model: Any) -> Any:
+    def shared(model: Any, *, examples: Any = None, **sizes: Any) -> Any:
         read = import_module("onnxperf.graph.read")
-        key = None
-        if isinstance(model, (str, Path)) and (path := Path(model).absolute()).parent == SAMPLES and path.is_file():
-            key = path if read.read.__module__ == read.__name__ else None
-        elif getattr(model, "producer_name", "") == "onnxperf":
-            key = model.SerializeToString(deterministic=True)
-        return opened(model) if key is None else shared(models, key, lambda: opened(model))
-
-    def loaded_once(model: Any, *, examples: Any = None, **sizes: Any) -> Any:
-        model = opened_once(model)
-        known = next((key for key, one in models.items() if one.proto is model.proto), None)
-        if examples is not None or known is None:
+        path = Path(model).absolute() if isinstance(model, (str, Path)) else TESTS
+        if examples is not None or path.parent != SAMPLES or read.read.__module__ != read.__name__:
             return load(model, examples=examples, **sizes)
         given = sorted((name, repr(value)) for name, value in sizes.items() if value is not None)
-        key = (known, model.name, *given, registered())
-        return shared(graphs, key, lambda: (load(model, **sizes), running.Kept()))[0]
+        key = (path, *given, registered())
+        if key not in graphs:
+            graphs[key] = load(model, **sizes)
+        graphs.move_to_end(key)
+        if len(graphs) > MOST_GRAPHS:
+            graphs.popitem(last=False)
+        return graphs[key]
 
-    def bound_once(request: Any, trains: bool) -> Any:
-        graph, alone = bound(request, trains)
-        return graph, next((kept for one, kept in graphs.values() if one is graph), alone)
-
-    graph.opened = pipeline.opened = opened_once
-    graph.load = pipeline.load_graph = loaded_once
-    pipeline._bound = bound_once
+    graph.load = shared
 
 
-infer_once()
+infer_samples_once()
