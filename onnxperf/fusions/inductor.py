@@ -14,7 +14,7 @@ from math import prod
 from types import MappingProxyType
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
-from onnxperf.fusions.inductor_memory import HALF, Memory, number, parts_of
+from onnxperf.fusions.inductor_memory import HALF, Memory, Ways, number, parts_of
 from onnxperf.fusions.torch_calls import ROLL
 from onnxperf.fusions.torch_strides import (
     Shape,
@@ -93,15 +93,14 @@ PRODUCTS, CONVOLUTIONS = ("MatMul", "Gemm"), ("Conv", "ConvTranspose")
 
 
 def inductor(
-    graph: Graph, last: bool, adds_in_half: bool, all_last: bool, lying: Mapping[str, Strides] = MappingProxyType({})
+    graph: Graph, last: bool, ways: Ways, all_last: bool, lying: Mapping[str, Strides] = MappingProxyType({})
 ) -> Memory:
     """The loops and the calls of libraries, in an order in which they can run, and where each tensor is.
 
-    last: weights and images with four axes are channels_last already; adds_in_half: a bias in half precision is added
-    by the library's product, whoever reads the sum; all_last: all convolutions run in channels_last; lying: how tensors
-    of another graph lie.
+    last: weights and images with four axes are channels_last already; all_last: all convolutions run in channels_last;
+    lying: how tensors of another graph lie.
     """
-    memory = Memory(graph, all_last, last, adds_in_half, IN_LOOPS, TWICE, lying)
+    memory = Memory(graph, all_last, last, ways, IN_LOOPS, TWICE, lying)
     for o in graph.operators:
         if all(t.kind == "constant" or (t.value is not None and t.dtype not in FLOATS) for t in o.outputs):
             for t in o.outputs:  # sizes, which Python works out
@@ -565,7 +564,7 @@ def product(m: Memory, o: Operator) -> None:
     elif x is not None and x.rank > 2 and not m.at(x).moves:
         m.keep(m.at(x), eager=True)
     read = tuple(t and m.as_read(t, o, fits) for t in (first, *o.inputs[1:2]))
-    apart = strided or (only_elementwise(m, o.out) and not (m.adds_in_half and o.out.dtype in HALF))
+    apart = strided or (only_elementwise(m, o.out) and not (m.ways.adds_in_half and o.out.dtype in HALF))
     if bias is None or apart:
         _with_bias(m, replace(o, inputs=read), contiguous(o.out.shape), m.at(bias) if bias is not None else None)
     else:

@@ -44,9 +44,7 @@ class Group:
 
 
 def fused(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool) -> list[Group]:
-    """Kernels and calls in an order in which they can run. turns: in the end, loops go in another order where that lets
-    them fuse (`loop_ordering_after_fusion`).
-    """
+    """Kernels and calls in an order in which they can run. turns: see `Ways`."""
     groups = _groups(items, buffers)
     of = dict(enumerate(groups))
     for turned in (False, True)[: 1 + turns]:

@@ -47,19 +47,33 @@ def parts_of(views: Iterable[View], o: Operator) -> tuple[Operator, ...]:
     return tuple(dict.fromkeys((*(p for v in views if not v.box.kept for p in v.box.parts), o)))
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What releases of Inductor do differently.
+
+    turns: in the end, loops go in another order where that lets them fuse (`loop_ordering_after_fusion`); adds_in_half:
+    a bias in half precision is added by the library's product, whoever reads the sum; keeps_last: where convolutions
+    run in channels_last, so lies every result of four axes that is kept because it takes many reads.
+    """
+
+    turns: bool = True
+    adds_in_half: bool = True
+    keeps_last: bool = True
+
+
 @dataclass(slots=True)
 class Memory:
     """The loops and calls of libraries so far, and where each tensor is.
 
-    all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. adds_in_half: see
-    `inductor`. in_loops: the types of operators that are no library's; twice: of those whose decomposition reads an
-    operand twice, the position of that. lying: how tensors of another graph lie.
+    all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. in_loops: the types
+    of operators that are no library's; twice: of those whose decomposition reads an operand twice, the position of
+    that. lying: how tensors of another graph lie.
     """
 
     graph: Graph
     all_last: bool
     inputs_last: bool
-    adds_in_half: bool
+    ways: Ways
     in_loops: frozenset[str]
     twice: Mapping[str, int]
     lying: Mapping[str, Strides] = field(default_factory=dict)
@@ -102,7 +116,8 @@ class Memory:
         if t.name in self.graph.output_names and reads and not by_library:
             self.keep(seen, self.all_last, eager=not seen.moves)
         elif reused or for_library or reads > MOST_READS or large:
-            self.keep(seen, self.all_last, eager=by_library and not seen.moves)
+            last = self.all_last and (self.ways.keeps_last or not box.walks)
+            self.keep(seen, last, eager=by_library and not seen.moves)
             box.flexible = not (self.all_last and len(seen.shape) == 4)
 
     def _users(self, t: Tensor) -> int:
@@ -218,12 +233,15 @@ class Memory:
         self, t: Tensor, o: Operator | None, fits: Callable[[Shape, Strides], bool],
         wanted: Callable[[Shape], Strides] = contiguous,
     ) -> Tensor:  # fmt: skip
-        """A tensor as a library reads it for an operator: kept, and copied where it does not lie as that takes it."""
+        """A tensor as a library reads it for an operator: kept, and copied where it does not lie as that takes it; what
+        a convolution reads through views is computed into the copy.
+        """
         seen = self.at(t)
-        self.keep(seen, wanted is channels_last, in_place=bool(seen.moves))
-        strides, seen.box.flexible = seen.strides, False
-        if strides is not None and fits(seen.shape, strides):
-            return replace(t, name=seen.box.tensor.name)
+        if wanted is not channels_last or seen.box.kept or not seen.moves:
+            self.keep(seen, wanted is channels_last, in_place=bool(seen.moves))
+            strides, seen.box.flexible = seen.strides, False
+            if strides is not None and fits(seen.shape, strides):
+                return replace(t, name=seen.box.tensor.name)
         self.copies += 1
         copy = replace(t, name=f"{t.name}#copy{self.copies}", kind="activation", value=None)
         maker = self.graph.made_by(t) or o

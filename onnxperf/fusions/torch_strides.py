@@ -11,6 +11,10 @@ from op_models import Operator, Tensor
 
 #: An attribute of a copy: how many elements are contiguous both where it reads and where it writes.
 RUN = "run"
+#: An attribute of an elementwise operator: bytes of operands whose axes lie in another order than those of the result.
+ACROSS = "across"
+#: Elements of a block of PyTorch's elementwise kernels, 128 threads with four each, and of a sector, of 2 bytes.
+BLOCK, SECTOR = 512, 16
 Shape = tuple[int, ...]
 Strides = tuple[int, ...]
 
@@ -66,13 +70,19 @@ def _is_dense(shape: Shape, strides: Strides) -> bool:
 
 
 def run(shape: Shape, strides: Strides, target: Strides) -> int:
-    """How many elements in a row are contiguous both with `strides` and with the dense strides `target`."""
-    length = 1
-    for step, stride, size in sorted((w, s, d) for d, s, w in zip(shape, strides, target, strict=True) if d != 1):
+    """How many elements in a row are contiguous both with `strides` and with the dense strides `target`; where none
+    are, how many of a sector with `strides` one block takes, as it goes along `target`.
+    """
+    axes = sorted((w, s, d) for d, s, w in zip(shape, strides, target, strict=True) if d != 1)
+    length, taken, room = 1, 1, BLOCK
+    for step, stride, size in axes:
         if stride != step:
             break
         length *= size
-    return length
+    for _, stride, size in axes:
+        taken *= max(1, min(size, room, SECTOR // max(stride, 1)))
+        room = max(1, room // max(size, 1))
+    return length if length > 1 else min(taken, SECTOR)
 
 
 def view(shape: Shape, strides: Strides, new: Shape) -> Strides | None:

@@ -30,6 +30,11 @@ def traffic(
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
 
+def wasted(run_bytes: Array, short_run_bytes: float) -> Array:
+    """Bytes that memory moves in vain for each byte of a contiguous run of so many."""
+    return np.maximum(short_run_bytes / run_bytes - 1, 0.0)
+
+
 def elementwise(
     works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float, waits_s: Array | float = 0.0
 ) -> KernelTerms:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from onnxperf.fusions.ort_cuda_nodes import WAITED_FOR
 from onnxperf.fusions.placement import fed_on_host
-from onnxperf.fusions.torch_strides import RUN
+from onnxperf.fusions.torch_strides import ACROSS, RUN
 from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
@@ -273,6 +273,8 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
         )
     if isinstance(w.size, Rows) and w.size.passes and runtime.policy.turned:
         w = replace(w, size=w.size._replace(run=0))  # steps under cuDNN 8.3 show no block that waits for its channel
+    if isinstance(w.size, Pointwise) and ACROSS in o.attrs:
+        w = replace(w, size=w.size._replace(across=o.attrs[ACROSS], run=o.attrs[RUN]))
     if runtime.policy.timed and w.pipe == "tensor_fp16":
         w = replace(w, pipe="tensor_fp16_either")
     if runtime.policy.timed and isinstance(w.size, Pointwise):

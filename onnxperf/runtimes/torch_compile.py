@@ -15,6 +15,7 @@ from onnxperf.fusions.engine import DISABLED, NEAR, since
 from onnxperf.fusions.inductor import inductor, prefers_last
 from onnxperf.fusions.inductor_attention import attention as written_out
 from onnxperf.fusions.inductor_fusion import Group, apart, fused, with_products
+from onnxperf.fusions.inductor_memory import Ways
 from onnxperf.fusions.torch_strides import Strides
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import UsageError
@@ -44,17 +45,16 @@ ATEN = {
     "Resize": "_unsafe_index", "Softmax": "_softmax", "Swish": "silu", "Transpose": "permute", "Reshape": "view",
 }  # fmt: skip
 LONGEST_NAME = 100
+TODAY = Ways()
 
 
-def place(
-    graph: Graph, last: bool = False, tuned: bool = False, turns: bool = True, adds_in_half: bool = True
-) -> Graph:  # fmt: skip
+def place(graph: Graph, last: bool = False, tuned: bool = False, ways: Ways = TODAY) -> Graph:
     """The kernels of Inductor's code and the calls that it makes, in place of the operators. last: weights and images
-    are channels_last; tuned: products take in what reads them; turns, adds_in_half: see `fused` and `inductor`.
+    are channels_last; tuned: products take in what reads them; ways: what the release does.
     """
     if any(phase_of(o) != FORWARD for o in graph.operators):
-        return _step(graph, partial(_compiled, last=last, tuned=tuned, turns=turns, adds_in_half=adds_in_half))
-    return _compiled(graph, prefers_last(graph), last=last, tuned=tuned, turns=turns, adds_in_half=adds_in_half)[0]
+        return _step(graph, partial(_compiled, last=last, tuned=tuned, ways=ways))
+    return _compiled(graph, prefers_last(graph), last=last, tuned=tuned, ways=ways)[0]
 
 
 def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Strides]]]) -> Graph:
@@ -80,15 +80,16 @@ def _step(graph: Graph, compiled: Callable[..., tuple[Graph, Mapping[str, Stride
 
 
 def _compiled(
-    graph: Graph, all_last: bool, last: bool, tuned: bool, turns: bool, adds_in_half: bool,
+    graph: Graph, all_last: bool, last: bool, tuned: bool, ways: Ways,
     lying: Mapping[str, Strides] = MappingProxyType({}), first: int = 0,
 ) -> tuple[Graph, Mapping[str, Strides]]:  # fmt: skip
     """The kernels and calls of one graph, and how its outputs lie, by name. lying: how tensors of another graph do;
     first: the number of the first kernel.
     """
-    memory = inductor(graph, last, adds_in_half and not tuned, all_last, lying)
+    ways = replace(ways, adds_in_half=ways.adds_in_half and not tuned)
+    memory = inductor(graph, last, ways, all_last, lying)
     items, buffers = memory.items, memory.buffers
-    groups = fused(items, buffers, turns)
+    groups = fused(items, buffers, ways.turns)
     if tuned:
         groups = with_products(groups, buffers, graph.output_names)
     readers: dict[str, set[int]] = {name: {-1} for name in graph.output_names}
@@ -143,20 +144,22 @@ def _autograd() -> Autograd:
 
 
 OLDEST = "2.0"
-TURNS, ADDS_IN_HALF = Release(2, 10), Release(2, 12)
+TURNS, ADDS_IN_HALF, KEEPS_LAST = Release(2, 10), Release(2, 11), Release(2, 12)
 
 
 def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
     """What is another than today's: loops go in another order to fuse since 2.10, products in half precision keep their
-    bias since 2.12 (github.com/pytorch/pytorch/pull/162355 and 177579; the releases are inferred from their dates).
+    bias since 2.12 (github.com/pytorch/pytorch/pull/162355 and 177579; the releases are inferred from their dates),
+    large results of four axes are channels_last since 2.12 (pull/169260; kernels of 2.11 on an H100 are not).
     """
-    way = partial(place, last=last, tuned=tuned, turns=at >= TURNS, adds_in_half=at >= ADDS_IN_HALF)
-    return {"place": way}
+    ways = Ways(turns=at >= TURNS, adds_in_half=at >= ADDS_IN_HALF, keeps_last=at >= KEEPS_LAST)
+    return {"place": partial(place, last=last, tuned=tuned, ways=ways)}
 
 
 def _says(at: Release) -> str:
     """What is known of a release."""
-    return f"what PyTorch {at} fuses is taken to be that of 2.13, but for turned loops and the bias of products"
+    apart = "turned loops, the bias of products and the layout of large results"
+    return f"what PyTorch {at} fuses is taken to be that of 2.13, but for {apart}"
 
 
 def _runtime(last: bool = False, tuned: bool = False) -> Runtime:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from onnxperf.fusions import torch_calls
 from onnxperf.fusions.common import NO_KERNELS, has_narrow_products
 from onnxperf.fusions.torch_strides import (
+    ACROSS,
     RUN,
+    SECTOR,
     Strides,
     adds_columns,
     channels_last,
@@ -39,6 +41,7 @@ from onnxperf.passes.autocast import autocast
 from onnxperf.passes.exchanges import SHARED
 from onnxperf.passes.tape import PHASE, WITHIN, phase_of
 from op_models import IN_PLACE, Operator, Tensor
+from op_models.pointwise import FLOPS
 
 if TYPE_CHECKING:
     from onnxperf.passes.training import Autograd
@@ -137,9 +140,20 @@ class _Placing:
             o = replace(o, attrs={**o.attrs, RUN: 1}) if adds_columns(o, self.of(x)) else o
         elif like := next((t for t in o.present if t.shape == o.out.shape), None):
             self.strides[o.out.name] = dense(like.shape, self.of(like))
+            if o.type in FLOPS:
+                o = self.across(o)
             if o.type in BATCH_NORMS and suggests_last(x.shape, self.of(x)):
                 o = replace(o, attrs={**o.attrs, "memory_format": "channels_last"})
         self.placed.append(o)
+
+    def across(self, o: Operator) -> Operator:
+        """An elementwise operator, and how many bytes of operands lie in another order of axes than its result."""
+        wanted = self.of(o.out)
+        runs = {t: run(t.shape, self.of(t), wanted) for t in o.present if t.shape == o.out.shape}
+        turned = [t for t, n in runs.items() if n < SECTOR]
+        if not turned:
+            return o
+        return replace(o, attrs={**o.attrs, ACROSS: sum(t.bytes for t in turned), RUN: min(runs.values())})
 
     def product(self, o: Operator) -> None:
         """A product; a linear layer's bias is added by a separate kernel where the input is not contiguous."""

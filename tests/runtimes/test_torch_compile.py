@@ -141,6 +141,29 @@ def test_loops_are_turned_since_2_10(make: Make) -> None:
     assert {("triton_poi", norm), ("triton_red", "mean")} <= {*before}
 
 
+def test_what_ends_with_channels_stays_so_until_2_12(make: Make) -> None:
+    """A sum of images with their channels last, in a network whose convolutions run in channels_last: since 2.12 it
+    lies as if its last axis were a width, and is copied for the product that reads it.
+    """
+    text = """(float[4,64,56,56] x) => (float[4,64,56,56] y) <int64[2] i={1,2}, int64[1] k={3}>
+              {c = Conv(x,w) t = Transpose<perm=[0,2,3,1]>(c) g = Gelu(t) n = ReduceL2(g,i)
+               m = ReduceMean(n,k) d = Div(n,m) e = Mul(g,d) f = Mul(e,a) h = Add(f,b) s = Add(g,h)
+               p = MatMul(s,v) q = Transpose<perm=[0,3,1,2]>(p) r = Add(q,c) y = Conv(r,w)}"""
+    model = make(text, {"w": (64, 64, 1, 1), "a": (64,), "b": (64,), "v": (64, 64)})
+    today, before = (run_graph(load(model), r, amp=True) for r in (COMPILE, of_version(COMPILE, "2.11")))
+    size = 4 * 64 * 56 * 56
+    wide, narrow = ([t.bytes for o in g.operators for t in o.outputs if t.size == size] for g in (today, before))
+    assert wide.count(4 * size) == narrow.count(4 * size) + 1, "the sum itself, in float32"
+    assert len(wide) == len(narrow) + 2, "and the copy"
+
+
+def test_a_slice_is_computed_for_the_convolution_that_reads_it(run: Run) -> None:
+    text = """(float[2,64,8,8] x) => (float[2,32,8,8] y)
+              {r = Sigmoid(x) s, t = Split<axis=1,num_outputs=2>(r) u = Conv(t,w) y = Add(u,s)}"""
+    graph = run(text, runtime="torch-compile", w=(32, 32, 1, 1))
+    assert all(t.size < 2 * 64 * 8 * 8 for o in graph.operators for t in o.outputs), "half of it at a time"
+
+
 def test_a_mode_replays_and_a_tuned_product_takes_in_what_reads_it(make: Make) -> None:
     text = "(float[256,512] x) => (float[256,512] y) {h = MatMul(x,w) g = Gelu(h) y = Add(g,x)}"
     model = make(text, {"w": (512, 512)})

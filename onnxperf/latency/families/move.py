@@ -8,7 +8,7 @@ from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.traffic import elementwise
+from onnxperf.latency.traffic import elementwise, wasted
 from op_models import Move
 
 
@@ -17,14 +17,14 @@ def move(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     contiguous, or turned by tiles, of which each thread takes several elements in a row.
 
     A run is a stretch of elements that are contiguous in both tensors, or the side of a tile. On the side that is moved
-    in runs shorter than `short_run_bytes`, memory fetches more bytes than are used, up to `most_waste` times as many:
-    one element of the type for each that moves, at most half of all bytes; indices are read as they lie.
+    in runs shorter than `short_run_bytes`, memory moves as many bytes for each: one element of the type for each that
+    moves, at most half of all bytes; indices are read as they lie.
     """
     coef = cards.constants.pointwise
     elements = np.maximum(works["elements"], 1)
     width = np.clip(works.bytes / elements / 2, 0.5, np.maximum(works.width, 0.5))
-    waste = np.clip(coef["short_run_bytes"] / (np.maximum(works["run"], works["tile"]) * width), 1, coef["most_waste"])
-    nbytes = works.bytes + np.minimum(elements * width, works.bytes / 2) * (waste - 1)
+    waste = wasted(np.maximum(works["run"], works["tile"]) * width, coef["short_run_bytes"])
+    nbytes = works.bytes + np.minimum(elements * width, works.bytes / 2) * waste
     strided = (works["run"] < works["elements"]) & (works["tile"] == 1)
     slots = coef["address_slots"] * strided * works["elements"]
     return elementwise(works, cards, nbytes, slots, np.where(strided, 1, coef["each"]), _one_by_one_s(works, cards))

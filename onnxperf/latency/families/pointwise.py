@@ -9,7 +9,7 @@ from onnxperf.latency.constants import ConstantSet, Parameter
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import streamed
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.traffic import elementwise
+from onnxperf.latency.traffic import elementwise, wasted
 from op_models import Pointwise, Work
 
 SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are used: others have too much timer overhead
@@ -23,7 +23,8 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     type is asked for, and the kernel `switched_s` more. A thread that loops waits `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
-    each = coef["spread_slots"] * works["spread"] + coef["single_slots"] * works["single"]
+    placed = (works["spread"] > 0) | (works["across"] > 0)
+    each = coef["spread_slots"] * placed + coef["single_slots"] * works["single"]
     each = each + coef["window_slots"] * (works["taps"] > 0) + coef["tap_slots"] * works["taps"]
     plane_slots = coef["plane_slots"] * np.where(cards.hbm, 1.0, coef["plane_gddr"])
     of_block = plane_slots / np.maximum(works["plane"], 1) * (works["plane"] > 0)
@@ -32,7 +33,8 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     slots = each * works["elements"]
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + works["switched"] * coef["switched_s"] * cards.compute
-    return elementwise(works, cards, works.bytes, slots, coef["each"], loop_s)
+    nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])
+    return elementwise(works, cards, nbytes, slots, coef["each"], loop_s)
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"
