@@ -405,7 +405,7 @@ SPLIT_QKV = """(float[3,2,4] x) => (float[2,4] y) <int64[1] o={0}, int64[1] e={1
       s=Add(p,q) y=Mul(s,r) h=Relu(x) }"""
 
 
-@pytest.mark.parametrize(("shape", "elements"), [((4, 196, 768), 1), ((4, 196, 64), 8), ((4, 196, 4), 16)])
+@pytest.mark.parametrize(("shape", "elements"), [((4, 196, 768), 1), ((4, 196, 64), 8), ((4, 196, 128), 4)])
 def test_a_sum_of_tensors_in_other_orders_reads_one_across(run: Any, shape: tuple[int, ...], elements: int) -> None:
     """A block of 512 neighbours in the result takes so many of a sector of the other operand."""
     n, rows, columns = shape
@@ -420,10 +420,10 @@ def test_a_sum_across_takes_longer(make: Any) -> None:
     """Five picoseconds an element more on an H200: of 32 x 196 x 768 halves, a mixer's takes 31.4 us, 6.9 in order."""
     text = "(float16[32,196,768] x, float16[32,{0}] z) => (float16[32,196,768] y) {{ t={1}(z) y=Add(x,t) }}"
     across, straight = (
-        predict(make(text.format(*way)), gpu="h200", runtime="torch-eager").kernels[0].seconds
+        onnxperf.predict(make(text.format(*way), {}), gpu="h200", runtime="torch-eager").kernels[0].seconds
         for way in (("768,196", "Transpose<perm=[0,2,1]>"), ("196,768", "Identity"))
     )
-    assert 5 * straight > across > 3 * straight and across == pytest.approx(31.4e-6, rel=0.25)
+    assert across > 4 * straight and across == pytest.approx(31.4e-6, rel=0.25)
 
 
 def test_unbind_is_one_call(run: Any) -> None:
