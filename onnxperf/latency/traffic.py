@@ -35,6 +35,15 @@ def wasted(run_bytes: Array, short_run_bytes: float) -> Array:
     return np.maximum(short_run_bytes / run_bytes - 1, 0.0)
 
 
+def load_s(cards: Cards) -> Array:
+    """Seconds of a load from DRAM that waits for nothing else, [1, g]; where that is GDDR, the clocks in which L2 is
+    asked and the time of DRAM after that.
+    """
+    coef = cards.constants.pointwise
+    gddr_s = coef["l2_load_clocks"] / cards.hz * cards.compute + coef["load_gddr_s"]
+    return np.asarray(np.where(cards.hbm, coef["load_s"], gddr_s))
+
+
 def elementwise(
     works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float, waits_s: Array | float = 0.0
 ) -> KernelTerms:
@@ -46,14 +55,14 @@ def elementwise(
 
     latency: number of times that the threads fill the card, times the latency of a memory access, `trip_s`. It matters
     where a thread moves few bytes: elements of 2 bytes, or one element a thread. waits_s: further seconds of waiting.
-    Weights come from DRAM, as the rest of a run has passed by since they were read last: a load from there, `load_s`.
+    Weights come from DRAM, as the rest of a run has passed by since they were read last: a load from there.
     """
     coef = cards.constants.pointwise
     memory, dram_bytes = traffic(nbytes, cards, coef["norm"], cold_bytes=np.minimum(works.weights, nbytes))
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory + waits_s
-    cold_s = np.where(works.weights > 0, coef["load_s"], 0.0) * cards.memory
+    cold_s = np.where(works.weights > 0, load_s(cards), 0.0) * cards.memory
     detail = {"DRAM bytes": dram_bytes}
     return started(compute, memory, cold_s / cards.launch, works["elements"], coef["norm"], cards, detail, latency)
 

@@ -8,7 +8,7 @@ from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.processor import joined, moving
 from onnxperf.latency.terms import Array, KernelTerms
-from onnxperf.latency.traffic import elementwise, wasted
+from onnxperf.latency.traffic import elementwise, load_s, wasted
 from op_models import Move
 
 
@@ -36,7 +36,7 @@ def _one_by_one_s(works: Works, cards: Cards) -> Array:
     """
     threads = np.minimum(works["threads"], cards.sms * cards.threads)
     steps = np.where(threads > 0, works["elements"] / np.maximum(threads, 1), 0.0)
-    return np.asarray(steps * cards.constants.pointwise["load_s"] * cards.memory)
+    return np.asarray(steps * load_s(cards) * cards.memory)
 
 
 def processor_move(works: Works, cards: Cards, fetch: Array) -> KernelTerms:
