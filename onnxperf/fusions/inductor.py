@@ -21,6 +21,7 @@ from onnxperf.fusions.torch_strides import (
     Strides,
     channels_last,
     contiguous,
+    in_order_of,
     lies,
     multipliable,
     suggests_last,
@@ -523,7 +524,7 @@ def convolution(m: Memory, o: Operator) -> None:
         last = m.all_last or any(s and suggests_last(t.shape, s) for t, s in zip(o.present, seen, strict=False))
     wanted = channels_last if last else contiguous
     if phase_of(o) == FORWARD:
-        read = [m.as_read(t, o, lambda s, strides: lies(s, strides, wanted(s)), wanted) for t in o.present[:2]]
+        read = [m.as_read(t, o, lambda s, strides: in_order_of(s, strides, wanted(s)), wanted) for t in o.present[:2]]
     else:
         read = _as_they_lie(m, o, wanted)
     attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs

@@ -35,6 +35,8 @@ from op_models import Operator, Tensor
 REUSED_READS, MOST_READS, MOST_OPERATIONS = 4, 8, 30
 SIZES = frozenset({"Shape", "Size"})
 HALF = frozenset({"float16", "bfloat16"})
+#: What models compute in place of its operand.
+IN_PLACE = frozenset({"Clip", "Relu"})
 
 
 def number(t: Tensor) -> bool:
@@ -81,12 +83,26 @@ class Memory:
     seen: dict[str, View] = field(default_factory=dict)
     readers: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
     clones: dict[str, View] = field(default_factory=dict)
+    eager_last: set[str] = field(default_factory=set)
     copies: int = 0
 
     def __post_init__(self) -> None:
+        if self.inputs_last:
+            self.eager_last |= {t.name for t in self.graph.inputs if t.rank == 4}
         for o in self.graph.operators:
             for t in o.present if o.type not in SIZES else ():
                 self.readers[t.name].append(o)
+            if o.outputs and self._is_last_in_eager(o):
+                self.eager_last.add(o.out.name)
+
+    def _is_last_in_eager(self, o: Operator) -> bool:
+        """Whether PyTorch would have an operator's images in channels_last without compiling: as its operand lies."""
+        if o.out.rank != 4 or not o.present or o.present[0].rank != 4:
+            return False
+        if o.type == "Transpose":
+            return tuple(o.attrs.get("perm", ())) == (0, 3, 1, 2)
+        x = o.present[0].name
+        return x in self.eager_last
 
     def at(self, t: Tensor) -> View:
         """A tensor; one that no operator made lies in memory."""
@@ -117,14 +133,24 @@ class Memory:
             self.keep(seen, self.all_last, eager=not seen.moves)
         elif reused or for_library or reads > MOST_READS or large:
             last = self.all_last and (self.ways.keeps_last or not box.walks)
-            self.keep(seen, last, eager=by_library and not seen.moves)
+            in_place = not self.ways.keeps_last and self._is_cut_for_convolutions(t)
+            self.keep(seen, last, in_place, eager=by_library and not seen.moves)
             box.flexible = not (self.all_last and len(seen.shape) == 4)
 
     def _users(self, t: Tensor) -> int:
         readers = self.readers[t.name]
         wide = t.dtype not in HALF
         again = sum(wide and o.type in self.twice and o.present[self.twice[o.type]].name == t.name for o in readers)
+        maker = self.graph.made_by(t)
+        if maker is not None and maker.type in IN_PLACE:  # of which each view is made anew
+            again += sum(len(o.outputs) - 1 for o in readers if o.type == "Split")
         return len(readers) + again + (t.name in self.graph.output_names)
+
+    def _is_cut_for_convolutions(self, t: Tensor) -> bool:
+        """Whether convolutions read parts of a tensor's channels."""
+        parts = (x for o in self.readers[t.name] if o.type in ("Slice", "Split") for x in o.outputs)
+        images = self.all_last and t.name not in self.eager_last
+        return images and any(o.type == "Conv" for x in parts for o in self.readers[x.name])
 
     def widened(self, o: Operator, i: int = 0) -> View:
         """An operand; half precision is widened before a decomposition reads it twice."""
@@ -233,15 +259,16 @@ class Memory:
         self, t: Tensor, o: Operator | None, fits: Callable[[Shape, Strides], bool],
         wanted: Callable[[Shape], Strides] = contiguous,
     ) -> Tensor:  # fmt: skip
-        """A tensor as a library reads it for an operator: kept, and copied where it does not lie as that takes it; what
-        a convolution reads through views is computed into the copy.
+        """A tensor as a library reads it for an operator: kept, as PyTorch would have it where the library reads it
+        through views (`convert_to_reinterpret_view`), and copied where it does not lie as that takes it.
         """
         seen = self.at(t)
-        if wanted is not channels_last or seen.box.kept or not seen.moves:
-            self.keep(seen, wanted is channels_last, in_place=bool(seen.moves))
-            strides, seen.box.flexible = seen.strides, False
-            if strides is not None and fits(seen.shape, strides):
-                return replace(t, name=seen.box.tensor.name)
+        box, apart = seen.box, bool(seen.moves)
+        last = wanted is channels_last and (not apart or box.tensor.name in self.eager_last)
+        self.keep(View(box, box.tensor.shape) if apart else seen, last, in_place=apart)
+        strides, box.flexible = seen.strides, False
+        if strides is not None and fits(seen.shape, strides):
+            return replace(t, name=box.tensor.name)
         self.copies += 1
         copy = replace(t, name=f"{t.name}#copy{self.copies}", kind="activation", value=None)
         maker = self.graph.made_by(t) or o

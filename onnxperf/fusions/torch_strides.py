@@ -35,6 +35,12 @@ def lies(shape: Shape, strides: Strides, target: Strides) -> bool:
     return all(a == b for d, a, b in zip(shape, strides, target, strict=True) if d != 1)
 
 
+def in_order_of(shape: Shape, strides: Strides, target: Strides) -> bool:
+    """Whether the axes longer than one lie in the order that they have in `target`, with gaps or without."""
+    steps = [s for _, s in sorted((w, s) for d, s, w in zip(shape, strides, target, strict=True) if d != 1)]
+    return steps == sorted(steps)
+
+
 def suggests_last(shape: Shape, strides: Strides) -> bool:
     """Whether torch takes a tensor as channels_last, with gaps or without; not if it is contiguous in NCHW as well."""
     if len(shape) != 4 or not strides[1]:

@@ -113,6 +113,13 @@ def test_from_ampere_on_first_layers_have_kernels_of_their_own() -> None:
     assert one < 0.6 * full
 
 
+@pytest.mark.parametrize("gpu", ["v100-sxm2-16gb", "rtx-4090", "rtx-5090"])
+def test_a_step_takes_32_channels_of_a_group(gpu: str) -> None:
+    terms = (timed(half(64, c * 16, 1024, (28, 28), (3, 3), groups=16), gpu_specs.load(gpu)) for c in (64, 72, 96))
+    full, more, whole = (float((b.compute + b.latency)[0, 0]) for b in terms)
+    assert more == pytest.approx(whole, rel=0.01) and more > 1.3 * full
+
+
 def test_groups_of_few_channels_share_a_step() -> None:
     few, full = (seconds(half(32, 512, 512, (56, 56), (3, 3), groups=groups)) for groups in (64, 16))
     assert few == pytest.approx(full, rel=0.05)

@@ -68,12 +68,16 @@ def test_the_gradient_of_a_short_softmax_reads_its_rows_once(count: int, width: 
 
 
 def test_few_threads_wait_for_memory_at_each_element() -> None:
-    """A thread for each of 196 positions takes a million trips; with a thread for every one, none shows."""
+    """A thread for each of 196 positions takes a million trips; with a thread for every one, none shows. gpu-benches'
+    L40 waits 632 clocks of 2490 MHz, of which L2 answers in 276; other boards have other clocks.
+    """
     n = 196 << 20
     few, many = (Work(Move(n, 14, t), "float32", "fp32", 4 * n, 4 * n, 0) for t in (196, n))
     for card in CARDS:
-        assert seconds(few, card) >= (1 << 20) * shipped().pointwise["load_s"]
+        assert seconds(few, card) >= (1 << 20) * (0.32e-6 if card.memory_kind.startswith("HBM") else 0.2e-6)
         assert seconds(many, card) < 0.1 * seconds(few, card)
+    trips = [seconds(few, gpu_specs.load(gpu)) / (1 << 20) for gpu in ("rtx-3090", "l40", "rtx-4090")]
+    assert trips == pytest.approx([288e-9, 254e-9, 242e-9], rel=0.02)
 
 
 def test_an_operand_that_is_spread_costs_the_places_of_all_elements() -> None:

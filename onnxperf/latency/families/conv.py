@@ -322,9 +322,11 @@ def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any
     zeros. Source: the steps follow from DeepBench's FP16 rows of V100 and T4. Assumed of 8-bit types in an engine: an
     image's channels, up to 4, are packed in fours, so that a step reads several taps (TensorRT's format CHW4).
     """
-    step = np.array([[sizes[0][0] for sizes in cards.nearest(coef["step_bytes"])]])
-    apart = (s.groups > 1) & in_bulk(cards) & (works["planned"] == 0)
-    step = np.where(apart, cards.constants.tensor_convolution["group_bytes"], step) / works.width
+    step, of_groups = (
+        np.array([[sizes[0][0] for sizes in cards.nearest(steps)]])
+        for steps in (coef["step_bytes"], cards.constants.tensor_convolution["group_step_bytes"])
+    )
+    step = np.where((s.groups > 1) & (works["planned"] == 0), of_groups, step) / works.width
     groups = np.clip(np.floor(step / s.cin), 1, s.groups)  # groups that share a step
     groups = np.where(_group_by_group(works, s, cards), 1, groups)
     channels = np.ceil(groups * s.cin / step) * step
