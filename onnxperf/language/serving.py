@@ -159,7 +159,8 @@ def _service(
 
 def spread(simulated: Sequence[Sequence[tuple[float, int]]]) -> Spread:
     """The mean and percentiles of seconds, each with how often it is, in three simulations of which the first is the
-    answer. Between two ranks a percentile is interpolated, as numpy does.
+    answer, with the range of all three: slower iterations may make some wait less. Between two ranks a percentile is
+    interpolated, as numpy does.
     """
     means, ranks = [], []
     for values in simulated:
@@ -170,7 +171,8 @@ def spread(simulated: Sequence[Sequence[tuple[float, int]]]) -> Spread:
         at = np.array(PERCENTILES) / 100 * (total - 1)
         below, above = (seconds[np.searchsorted(counts, end, side="right")] for end in (np.floor(at), np.ceil(at)))
         ranks.append((below + (at - np.floor(at)) * (above - below)).tolist())
-    return Spread(Seconds(*means), {p: Seconds(*(row[i] for row in ranks)) for i, p in enumerate(PERCENTILES)})
+    mean, *at_ranks = (Seconds(x[0], min(x), max(x)) for x in (means, *zip(*ranks, strict=True)))
+    return Spread(mean, dict(zip(PERCENTILES, at_ranks, strict=True)))
 
 
 def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:

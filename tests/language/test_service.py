@@ -175,6 +175,11 @@ def test_means_and_percentiles_are_those_of_every_value() -> None:
     assert [found.at[p].seconds for p in PERCENTILES] == pytest.approx(np.percentile(every, PERCENTILES))
 
 
+def test_a_range_holds_the_answer_where_slower_iterations_make_some_wait_less() -> None:
+    mean = spread([[(2.0, 1)], [(3.0, 1)], [(1.0, 1)]]).mean, spread([[(1.0, 1)], [(2.0, 1)], [(1.5, 1)]]).mean
+    assert [m.ends() for m in mean] == [(2.0, 1.0, 3.0), (1.0, 1.0, 2.0)]
+
+
 def test_a_thousand_requests_take_a_fraction_of_a_second() -> None:
     started = time.process_time()
     simulate(loop(256, 1000, 1024, 1024), Server(256, 10**9, 8192), linear(0.01, 5e-5), 256)
