@@ -170,8 +170,8 @@ class Pointwise(NamedTuple):
     threads load and store elements one by one, not several at once as a vector. `taps`: of a window that a thread goes
     through for one element. `scaled`: by a factor and a summand of the element's channel, and `plane`: elements of a
     channel of an image that one block takes, 0 where blocks take others. `switched`: each load asks for the type that
-    is stored before it converts. `across`: bytes of operands whose axes lie in
-    another order than the result's, of which a block reads `run` elements in a row.
+    is stored before it converts. `across`: bytes of operands whose axes lie in another
+    order than the result's, of which a block reads `run` elements in a row.
     """
 
     elements: int

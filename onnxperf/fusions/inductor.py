@@ -524,7 +524,8 @@ def convolution(m: Memory, o: Operator) -> None:
         last = m.all_last or any(s and suggests_last(t.shape, s) for t, s in zip(o.present, seen, strict=False))
     wanted = channels_last if last else contiguous
     if phase_of(o) == FORWARD:
-        read = [m.as_read(t, o, lambda s, strides: in_order_of(s, strides, wanted(s)), wanted) for t in o.present[:2]]
+        there = [m.as_read(t, o, lambda s, strides: in_order_of(s, strides, wanted(s)), wanted) for t in o.present[:2]]
+        read = [_whole(m, o, t, x, wanted) for t, x in zip(o.present, there, strict=False)]
     else:
         read = _as_they_lie(m, o, wanted)
     attrs = {**o.attrs, "memory_format": "channels_last"} if last else o.attrs
@@ -537,16 +538,20 @@ def convolution(m: Memory, o: Operator) -> None:
 
 def _as_they_lie(m: Memory, o: Operator, wanted: Callable[[Shape], Strides]) -> list[Tensor]:
     """The operands of a gradient as they are; the library copies what lies in another order."""
-    read = []
-    for t in o.present:
-        there = m.as_read(t, o, _anyhow)
-        if not lies(t.shape, m.at(t).strides or contiguous(t.shape), wanted(t.shape)):
-            copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation", value=None)
-            _made(m, Operator(copy.name, "Contiguous", (there,), (copy,), {}, 0, o.nodes, "copy"),
-                  {copy.name: wanted(t.shape)})  # fmt: skip
-            there = copy
-        read.append(there)
-    return read
+    return [_whole(m, o, t, m.as_read(t, o, _anyhow), wanted) for t in o.present]
+
+
+def _whole(m: Memory, o: Operator, t: Tensor, there: Tensor, wanted: Callable[[Shape], Strides]) -> Tensor:
+    """An operand, `there` in memory, as the library reads it, which copies what has gaps or lies in another order
+    (`cudnn_convolution` in ATen/native/cudnn/ConvShared.cpp).
+    """
+    seen = m.at(t)
+    strides = seen.strides if there.name == seen.box.tensor.name else m.at(there).strides
+    if lies(t.shape, strides or contiguous(t.shape), wanted(t.shape)):
+        return there
+    copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation", value=None)
+    _made(m, Operator(copy.name, "Contiguous", (there,), (copy,), {}, 0, o.nodes, "copy"), {copy.name: wanted(t.shape)})
+    return copy
 
 
 def product(m: Memory, o: Operator) -> None:

@@ -69,7 +69,7 @@ class Memory:
 
     all_last: all convolutions run in channels_last; inputs_last: images and weights lie so already. in_loops: the types
     of operators that are no library's; twice: of those whose decomposition reads an operand twice, the position of
-    that. lying: how tensors of another graph lie.
+    that. lying: how tensors of another graph lie. eager_last: names of tensors that are channels_last in eager PyTorch.
     """
 
     graph: Graph
@@ -93,16 +93,17 @@ class Memory:
             for t in o.present if o.type not in SIZES else ():
                 self.readers[t.name].append(o)
             if o.outputs and self._is_last_in_eager(o):
-                self.eager_last.add(o.out.name)
+                self.eager_last |= {t.name for t in o.outputs}
 
     def _is_last_in_eager(self, o: Operator) -> bool:
-        """Whether PyTorch would have an operator's images in channels_last without compiling: as its operand lies."""
-        if o.out.rank != 4 or not o.present or o.present[0].rank != 4:
+        """Whether PyTorch would have an operator's images in channels_last without compiling: as an operand of the same
+        shape lies, else the first.
+        """
+        if o.out.rank != 4 or not o.present:
             return False
         if o.type == "Transpose":
             return tuple(o.attrs.get("perm", ())) == (0, 3, 1, 2)
-        x = o.present[0].name
-        return x in self.eager_last
+        return next((t for t in o.present if t.shape == o.out.shape), o.present[0]).name in self.eager_last
 
     def at(self, t: Tensor) -> View:
         """A tensor; one that no operator made lies in memory."""

@@ -148,9 +148,9 @@ TURNS, ADDS_IN_HALF, KEEPS_LAST = Release(2, 10), Release(2, 11), Release(2, 12)
 
 
 def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
-    """What is another than today's: loops go in another order to fuse since 2.10, products in half precision keep their
-    bias since 2.12 (github.com/pytorch/pytorch/pull/162355 and 177579; the releases are inferred from their dates),
-    large results of four axes are channels_last since 2.12 (pull/169260; not yet in 2.9, between is not known).
+    """What is another than today's: loops go in another order to fuse since 2.10 (by the date of
+    github.com/pytorch/pytorch/pull/162355), products in half precision keep their bias since 2.11 (pull/177579; kernels
+    on an H100), large results of four axes are channels_last since 2.12 (pull/169260; not in 2.9, between: unknown).
     """
     ways = Ways(turns=at >= TURNS, adds_in_half=at >= ADDS_IN_HALF, keeps_last=at >= KEEPS_LAST)
     return {"place": partial(place, last=last, tuned=tuned, ways=ways)}

@@ -25,6 +25,7 @@ from onnxperf.fusions.torch_strides import (
     channels_last,
     contiguous,
     dense,
+    in_order_of,
     lies,
     multipliable,
     of_view,
@@ -150,7 +151,7 @@ class _Placing:
         """An elementwise operator, and how many bytes of operands lie in another order of axes than its result."""
         wanted = self.of(o.out)
         runs = {t: run(t.shape, self.of(t), wanted) for t in o.present if t.shape == o.out.shape}
-        turned = [t for t, n in runs.items() if n < SECTOR]
+        turned = [t for t, n in runs.items() if n < SECTOR and not in_order_of(t.shape, self.of(t), wanted)]
         if not turned:
             return o
         return replace(o, attrs={**o.attrs, ACROSS: sum(t.bytes for t in turned), RUN: min(runs.values())})

@@ -160,7 +160,7 @@ def test_what_a_convolution_reads_through_a_slice_is_kept_as_eager_has_it(
     make: Make, before: str, written: list[int]
 ) -> None:
     """In NCHW, so that each half is turned in a copy. What Relu changes in place has a view for each half, which counts
-    as two readers: with a batch norm's five reads it is kept in channels_last, where the halves are read in place.
+    as two readers: with a batch norm's five reads it is kept in channels_last, where cuDNN copies the halves.
     """
     text = f"""(float[2,64,8,8] x) => (float[2,32,8,8] y)
                {{ c = Conv<pads=[1,1,1,1]>(x,k) b = BatchNormalization(c,a,d,e,g) r = {before}(b)
@@ -171,6 +171,20 @@ def test_what_a_convolution_reads_through_a_slice_is_kept_as_eager_has_it(
     half = 2 * 32 * 8 * 8
     kept = (t for o in graph.operators if "triton" in o.type for t in o.outputs)
     assert sorted(t.size // half for t in kept if t.name in "rst" or "#copy" in t.name) == written
+    assert [o.type for o in graph.operators].count("Contiguous") == (2 if before == "Relu" else 0)
+
+
+@pytest.mark.parametrize("first", ["m = Mul(t,k)", "m = Mul(k,t)", "s, m = Split<axis=1>(t)", "m, s = Split<axis=1>(t)"])
+def test_images_that_eager_has_in_channels_last_are_kept_so(make: Make, first: str) -> None:
+    """Whichever operand or part of them a convolution's input is made of."""
+    text = f"""(float[2,8,8,64] x) => (float[2,16,8,8] y)
+               {{ t = Transpose<perm=[0,3,1,2]>(x) {first} c = Conv<pads=[1,1,1,1]>(m,w) r = Sigmoid(c)
+                  a, b = Split<axis=1,num_outputs=2>(r) u = Conv(a,v) q = Conv(b,v) y = Add(u,q) }}"""
+    text = text.replace("<axis=1>", "<axis=1,num_outputs=2>")
+    width = 64 if "Mul" in first else 32
+    model = make(text, {"k": (1, 64, 1, 1), "w": (32, width, 3, 3), "v": (16, 16, 1, 1)})
+    copies = [o for o in run_graph(load(model), COMPILE, amp=True).operators if "#copy" in o.out.name]
+    assert not copies
 
 
 def test_a_mode_replays_and_a_tuned_product_takes_in_what_reads_it(make: Make) -> None:
