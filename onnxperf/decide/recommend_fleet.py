@@ -137,8 +137,9 @@ class FleetRecommendation(Document):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A way to serve a model, with the choice or the plan that it is of, the name of its card, and whether runs
-    of the choice were measured."""
+    """A way to serve a model, with the choice or the plan that it is of, the name of its card, and whether runs of the
+    choice were measured.
+    """
 
     way: Way
     name: str

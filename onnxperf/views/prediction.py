@@ -252,7 +252,7 @@ _WAITS = {"stream": "between kernels", "host": "host-bound", "copies": "copies",
 
 
 def _phases(out: Console, p: Prediction) -> Table:
-    """The phases of the run that take longest, with what sets its pace."""
+    """The phases of the run that take longest, with what sets their pace."""
     names = ("~phase from", "~to", "#kernels", "#time", "#idle", "!pace")
     rows = []
     for s in sorted(p.phases, key=lambda s: -s.seconds)[:GAPS]:
