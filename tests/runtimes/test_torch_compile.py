@@ -174,13 +174,13 @@ def test_what_a_convolution_reads_through_a_slice_is_kept_as_eager_has_it(
     assert [o.type for o in graph.operators].count("Contiguous") == (2 if before == "Relu" else 0)
 
 
-@pytest.mark.parametrize("first", ["m = Mul(t,k)", "m = Mul(k,t)", "s, m = Split<axis=1>(t)", "m, s = Split<axis=1>(t)"])
+@pytest.mark.parametrize("first", ["m = Mul(t,k)", "m = Mul(k,t)", "s, m = Split(t)", "m, s = Split(t)"])
 def test_images_that_eager_has_in_channels_last_are_kept_so(make: Make, first: str) -> None:
     """Whichever operand or part of them a convolution's input is made of."""
     text = f"""(float[2,8,8,64] x) => (float[2,16,8,8] y)
                {{ t = Transpose<perm=[0,3,1,2]>(x) {first} c = Conv<pads=[1,1,1,1]>(m,w) r = Sigmoid(c)
                   a, b = Split<axis=1,num_outputs=2>(r) u = Conv(a,v) q = Conv(b,v) y = Add(u,q) }}"""
-    text = text.replace("<axis=1>", "<axis=1,num_outputs=2>")
+    text = text.replace("Split(t)", "Split<axis=1,num_outputs=2>(t)")
     width = 64 if "Mul" in first else 32
     model = make(text, {"k": (1, 64, 1, 1), "w": (32, width, 3, 3), "v": (16, 16, 1, 1)})
     copies = [o for o in run_graph(load(model), COMPILE, amp=True).operators if "#copy" in o.out.name]
