@@ -35,8 +35,8 @@ from op_models import Operator, Tensor
 REUSED_READS, MOST_READS, MOST_OPERATIONS = 4, 8, 30
 SIZES = frozenset({"Shape", "Size"})
 HALF = frozenset({"float16", "bfloat16"})
-#: What models compute in place of its operand.
-IN_PLACE = frozenset({"Clip", "Relu"})
+#: Operators that models let change their operand in place, as `nn.ReLU(inplace=True)` does.
+CHANGED = frozenset({"Clip", "Relu"})
 
 
 def number(t: Tensor) -> bool:
@@ -143,7 +143,7 @@ class Memory:
         wide = t.dtype not in HALF
         again = sum(wide and o.type in self.twice and o.present[self.twice[o.type]].name == t.name for o in readers)
         maker = self.graph.made_by(t)
-        if maker is not None and maker.type in IN_PLACE:  # of which each view is made anew
+        if maker is not None and maker.type in CHANGED:  # of which each view is made anew
             again += sum(len(o.outputs) - 1 for o in readers if o.type == "Split")
         return len(readers) + again + (t.name in self.graph.output_names)
 

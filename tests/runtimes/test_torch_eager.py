@@ -423,7 +423,7 @@ def test_a_sum_across_takes_longer(make: Any) -> None:
         onnxperf.predict(make(text.format(*way), {}), gpu="h200", runtime="torch-eager").kernels[0].seconds
         for way in (("768,196", "Transpose<perm=[0,2,1]>"), ("196,768", "Identity"))
     )
-    assert across > 4 * straight and across == pytest.approx(31.4e-6, rel=0.25)
+    assert across > 3 * straight and across == pytest.approx(31.4e-6, rel=0.25)
 
 
 def test_unbind_is_one_call(run: Any) -> None:
