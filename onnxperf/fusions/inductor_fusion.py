@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from onnxperf.fusions.inductor_loops import Key, Loop
+from onnxperf.fusions.inductor_loops import Key, Loop, Tile
 from op_models import BITS, Operator, Tensor
 
 #: Loops of a kernel (config.max_fusion_size), items between two groups that fuse, bytes that loops have to share where
@@ -43,13 +43,15 @@ class Group:
         self.width = max((loop.width for loop in self.loops), default=0)
 
 
-def fused(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool) -> list[Group]:
-    """Kernels and calls in an order in which they can run. turns: see `Ways`."""
+def fused(
+    items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool, reindexes: bool
+) -> list[Group]:
+    """Kernels and calls in an order in which they can run. turns, reindexes: see `Ways`."""
     groups = _groups(items, buffers)
     of = dict(enumerate(groups))
     for turned in (False, True)[: 1 + turns]:
         for _ in range(ROUNDS):
-            if not _round(groups, of, buffers, turned):
+            if not _round(groups, of, buffers, turned, reindexes):
                 break
             groups = list({id(g): g for g in of.values()}.values())
     return _sorted(groups, of)
@@ -81,7 +83,9 @@ def _groups(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor]) -> 
     return groups
 
 
-def _round(groups: Sequence[Group], of: dict[int, Group], buffers: Mapping[str, Tensor], turned: bool) -> bool:
+def _round(
+    groups: Sequence[Group], of: dict[int, Group], buffers: Mapping[str, Tensor], turned: bool, reindexes: bool
+) -> bool:
     """Fuse pairs, those that share most first; whether any was."""
     sharing: dict[str, list[Group]] = defaultdict(list)
     for g in groups:
@@ -101,7 +105,7 @@ def _round(groups: Sequence[Group], of: dict[int, Group], buffers: Mapping[str, 
         if a is b or not shared:
             continue
         a, b = _in_one_order(a, b, buffers) if turned else (a, b)
-        if _fits(a, b, turned) and not _circle(a, b, of, span):
+        if _fits(a, b, turned, reindexes) and not _circle(a, b, of, span):
             span = max(span, _merge(a, b, of))
             changed = True
     return changed
@@ -160,7 +164,7 @@ def _touched(g: Group) -> dict[tuple[str, Key], int]:
     return {**g.reads, **g.writes}
 
 
-def _fits(a: Group, b: Group, turned: bool) -> bool:
+def _fits(a: Group, b: Group, turned: bool, reindexes: bool) -> bool:
     """Whether two groups can be one kernel."""
     if len(a.loops) + len(b.loops) > MOST_LOOPS:
         return False
@@ -178,9 +182,33 @@ def _fits(a: Group, b: Group, turned: bool) -> bool:
     if a.reduces and b.reduces:
         return (a.rows, a.width) == (b.rows, b.width)
     if not a.reduces and not b.reduces:
-        return a.rows == b.rows
+        return a.rows == b.rows and _in_same_tiles(a, b)
     sums, each = (a, b) if a.reduces else (b, a)
-    return each.rows in (sums.rows, sums.rows * sums.width)
+    if each.rows != sums.rows * sums.width:
+        return each.rows == sums.rows
+    rows = sums.rows, sums.width
+    return all(loop.divides(rows) for loop in each.loops) and (reindexes or _tile(each.loops) in (None, rows))
+
+
+def _tile(loops: Sequence[Loop]) -> Tile | None:
+    """Into which two axes elementwise loops are tiled, so that what is read or written across lies next to each other
+    within a tile: that which most elements ask for, of those that all loops can take; None where none asks
+    (`select_tiling`).
+    """
+    asked: dict[str, tuple[int, Tile]] = {}
+    for loop in loops:
+        for buffer, score, tile in loop.tiles:
+            asked.setdefault(buffer, (score, tile))
+    ranked = sorted(asked.values(), key=lambda a: -a[0])
+    return next((tile for _, tile in ranked if all(loop.divides(tile) for loop in loops)), None)
+
+
+def _in_same_tiles(a: Group, b: Group) -> bool:
+    """Whether elementwise loops that are tiled stay so with others (`tiling_prevents_pointwise_fusion`)."""
+    first, second = _tile(a.loops), _tile(b.loops)
+    if first is None and second is None:
+        return True
+    return _tile([*a.loops, *b.loops]) == (first or second) and (first is None or second is None or first == second)
 
 
 def _circle(a: Group, b: Group, of: dict[int, Group], span: int) -> bool:
@@ -256,7 +284,8 @@ def apart(groups: Sequence[Group]) -> dict[str, list[str]]:
                 reason = "elements are read in another order than they are written in, or at other places"
             else:
                 reason = "what is between them has to run by itself, or their sizes differ"
-            why[reason] += maker.loops[-1].parts[-1].nodes[:1]
+            parts = [part for loop in maker.loops for part in loop.parts]  # none, where an input is copied
+            why[reason] += parts[-1].nodes[:1] if parts else ()
     return {reason: list(dict.fromkeys(nodes)) for reason, nodes in why.items()}
 
 

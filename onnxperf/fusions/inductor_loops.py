@@ -19,6 +19,7 @@ from typing import NamedTuple
 from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous, view
 from op_models import Operator, Tensor
 
+Tile = tuple[int, int]  # the elements of the outer and of the inner axis of tiles
 Key = tuple[tuple[int, int], ...]  # (size, stride) of the axes of a walk, those that follow each other as one
 #: Rows are split as on a card of so many SMs: another card splits others, which makes a short kernel more or less.
 SMS, WARP, LONG_ROW = 128, 32, 8192
@@ -242,7 +243,8 @@ class Loop:
 
     reads, writes: by buffer and key the elements; flops: of all; parts: the operators that it computes; out: the buffer
     that it writes; inside: the elements of a row lie next to each other; domain: what it goes over, all of it;
-    order: that of the axes, outermost first; walks, lie: what it reads, and how what it writes lies, by these axes.
+    order: that of the axes, outermost first; walks, lie: what it reads, and how what it writes lies, by these axes;
+    tiles: by buffer that an elementwise loop reads or writes across, the tile that this asks for, and for how much.
     """
 
     rows: int
@@ -257,17 +259,49 @@ class Loop:
     order: tuple[int, ...] = ()
     walks: tuple[Read, ...] = ()
     lie: tuple[Strides, int] = ((), 0)
+    tiles: tuple[tuple[str, int, Tile], ...] = ()
 
     def turned(self, order: tuple[int, ...]) -> Loop:
         """An elementwise loop that goes over its axes in another order."""
         reads, (strides, offset) = keys(self.walks, self.domain, order), self.lie
         key = merged(((self.domain[i], strides[i]) for i in order), offset)
-        return replace(self, reads=reads, writes={(self.out.name, key): self.out.size}, order=order)
+        tiles = [tile for r in self.walks if (tile := asked(r.buffer, self.domain, r.strides, order, 1))]
+        tiles += filter(None, (asked(self.out.name, self.domain, strides, order, 2),))
+        return replace(
+            self, reads=reads, writes={(self.out.name, key): self.out.size}, order=order, tiles=tuple(tiles)
+        )
+
+    def divides(self, tile: Tile) -> bool:
+        """Whether its axes, outermost first, split into those of a tile."""
+        rest = tile[0]
+        for i in self.order:
+            size = self.domain[i]
+            if rest == 1:
+                return True
+            if max(size, rest) % min(size, rest):
+                return False
+            rest = rest // size if size <= rest else 1
+        return True
 
     @property
     def reduces(self) -> bool:
         """Whether it adds up elements, or finds the largest."""
         return self.width > 1
+
+
+def asked(
+    buffer: str, shape: Shape, strides: Strides | None, order: Iterable[int], weight: int
+) -> tuple[str, int, Tile] | None:
+    """The tile that a walk over a shape asks for, if elements that lie next to each other in the buffer are not those
+    of the last axis, and the score of that: the elements, twice for each side of full warps (`candidate_tilings`).
+    """
+    axes = [(shape[i], strides[i]) for i in order if shape[i] > 1] if strides is not None else []
+    first = next((i for i, (_, stride) in enumerate(axes, 1) if stride == 1), len(axes))
+    if not any(stride for _, stride in axes[first:]):
+        return None
+    tile = prod(size for size, _ in axes[:first]), prod(size for size, _ in axes[first:])
+    score = prod(size for size, stride in axes if stride) * weight * 2 ** sum(not side % WARP for side in tile)
+    return (buffer, score, tile) if score >= prod(shape) else None
 
 
 def keys(reads: Iterable[Read], shape: Shape, order: Sequence[int]) -> dict[tuple[str, Key], int]:

@@ -53,12 +53,14 @@ def parts_of(views: Iterable[View], o: Operator) -> tuple[Operator, ...]:
 class Ways:
     """What releases of Inductor do differently.
 
-    turns: in the end, loops go in another order where that lets them fuse (`loop_ordering_after_fusion`); adds_in_half:
+    turns: in the end, loops go in another order where that lets them fuse (`loop_ordering_after_fusion`); reindexes:
+    elementwise loops, however they are tiled, go over rows as sums do (`loop_reindexing_after_fusion`); adds_in_half:
     a bias in half precision is added by the library's product, whoever reads the sum; keeps_last: where convolutions
     run in channels_last, so lies every result of four axes that is kept because it takes many reads.
     """
 
     turns: bool = True
+    reindexes: bool = True
     adds_in_half: bool = True
     keeps_last: bool = True
 

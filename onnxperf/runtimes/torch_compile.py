@@ -89,7 +89,7 @@ def _compiled(
     ways = replace(ways, adds_in_half=ways.adds_in_half and not tuned)
     memory = inductor(graph, last, ways, all_last, lying)
     items, buffers = memory.items, memory.buffers
-    groups = fused(items, buffers, ways.turns)
+    groups = fused(items, buffers, ways.turns, ways.reindexes)
     if tuned:
         groups = with_products(groups, buffers, graph.output_names)
     readers: dict[str, set[int]] = {name: {-1} for name in graph.output_names}
@@ -144,15 +144,16 @@ def _autograd() -> Autograd:
 
 
 OLDEST = "2.0"
-TURNS, ADDS_IN_HALF, KEEPS_LAST = Release(2, 10), Release(2, 11), Release(2, 12)
+TURNS, ADDS_IN_HALF, KEEPS_LAST, REINDEXES = Release(2, 10), Release(2, 11), Release(2, 12), Release(2, 12)
 
 
 def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
     """What is another than today's: loops go in another order to fuse since 2.10 (by the date of
     github.com/pytorch/pytorch/pull/162355), products in half precision keep their bias since 2.11 (pull/177579; kernels
-    on an H100), large results of four axes are channels_last since 2.12 (pull/169260; not in 2.9, between: unknown).
+    on an H100), large results of four axes are channels_last since 2.12 (pull/169260; not in 2.9, between: unknown), elementwise
+    loops take the axes of the sums that they fuse with since 2.12 (by the date of pull/176927).
     """
-    ways = Ways(turns=at >= TURNS, adds_in_half=at >= ADDS_IN_HALF, keeps_last=at >= KEEPS_LAST)
+    ways = Ways(at >= TURNS, at >= REINDEXES, adds_in_half=at >= ADDS_IN_HALF, keeps_last=at >= KEEPS_LAST)
     return {"place": partial(place, last=last, tuned=tuned, ways=ways)}
 
 
