@@ -14,7 +14,7 @@ from math import prod
 from types import MappingProxyType
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
-from onnxperf.fusions.inductor_memory import HALF, Memory, Ways, number, parts_of
+from onnxperf.fusions.inductor_memory import HALF, REDUCTIONS, Memory, Ways, number, parts_of
 from onnxperf.fusions.torch_calls import ROLL
 from onnxperf.fusions.torch_strides import (
     Shape,
@@ -60,10 +60,6 @@ SHUFFLES = frozenset({"DepthToSpace", "SpaceToDepth"})
 VIEWS = RESHAPES | SHUFFLES | {"Expand", "Slice", "Split", "Transpose"}
 NORMS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"})
 SHARES = frozenset({"LogSoftmax", "Softmax"})
-REDUCTIONS = frozenset({
-    "ArgMax", "ArgMin", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
-    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
-})  # fmt: skip
 WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 WINDOW_GRADIENTS = frozenset({"com.microsoft::AveragePoolGrad", "com.microsoft::MaxPoolGrad"})
 INDEXED = frozenset({
@@ -319,7 +315,7 @@ def concat(m: Memory, o: Operator) -> None:
         )
         return
     last = o.out.rank == 4 and (m.all_last or all(v.strides and suggests_last(v.shape, v.strides) for v in operands))
-    whole = channels_last(o.out.shape) if last else contiguous(o.out.shape)
+    whole = channels_last(o.out.shape) if last else m.with_gaps(o.out, contiguous(o.out.shape))
     axis, start, written = o.attrs.get("axis", 0) % max(o.out.rank, 1), 0, list[Tensor]()
     for i, v in enumerate(operands):
         part = replace(o.out, name=f"{o.out.name}#{i}", shape=v.shape)
@@ -559,6 +555,7 @@ def product(m: Memory, o: Operator) -> None:
     read the result, if no other do.
     """
 
+
     def fits(shape: Shape, strides: Strides) -> bool:
         return multipliable(Tensor("", "float32", shape), strides)
 
@@ -569,12 +566,27 @@ def product(m: Memory, o: Operator) -> None:
         first = m.clone(x, o).box.tensor  # the gradient of the weights reads it too, as one matrix
     elif x is not None and x.rank > 2 and not m.at(x).moves:
         m.keep(m.at(x), eager=True)
+    if first is not None and first.rank > 2 and len(o.present) > 1 and o.present[1].rank == 2:
+        first = _as_rows(m, first, o)
     read = tuple(t and m.as_read(t, o, fits) for t in (first, *o.inputs[1:2]))
     apart = strided or (only_elementwise(m, o.out) and not (m.ways.adds_in_half and o.out.dtype in HALF))
     if bias is None or apart:
         _with_bias(m, replace(o, inputs=read), contiguous(o.out.shape), m.at(bias) if bias is not None else None)
     else:
         _made(m, replace(o, inputs=(*read, m.as_read(bias, o, _anyhow))))
+
+
+def _as_rows(m: Memory, t: Tensor, o: Operator) -> Tensor:
+    """A tensor whose rows a product takes as those of one matrix, copied as such where gaps are in the way."""
+    seen = m.at(t)
+    rows = prod(t.shape[:-1]), t.shape[-1]
+    if seen.strides is None or not in_order_of(t.shape, seen.strides, contiguous(t.shape)):
+        return t
+    if as_view(t.shape, seen.strides, rows) is not None:
+        return t
+    matrix = replace(t, name=f"{t.name}#rows#{o.name}", shape=rows, kind="activation", value=None)
+    m.seen[matrix.name] = View(Box(matrix, seen.reshaped(rows).loads(), 1, 0.0, parts_of([seen], o)), rows)
+    return replace(matrix, shape=t.shape)
 
 
 def _with_bias(m: Memory, o: Operator, strides: Strides, bias: View | None) -> None:

@@ -23,6 +23,9 @@ Tile = tuple[int, int]  # the elements of the outer and of the inner axis of til
 Key = tuple[tuple[int, int], ...]  # (size, stride) of the axes of a walk, those that follow each other as one
 #: Rows are split as on a card of so many SMs: another card splits others, which makes a short kernel more or less.
 SMS, WARP, LONG_ROW = 128, 32, 8192
+#: Strides of more elements than this are a multiple of so many bytes (config.padding_stride_threshold,
+#: padding_alignment_bytes).
+LONG_STRIDE, ALIGNED = 1024, 128
 #: Threads of a block that adds up rows, and of an SM; elements of a thread at most.
 THREADS, THREADS_OF_SM, MOST_ELEMENTS = 256, 1536, 512
 
@@ -206,6 +209,17 @@ def in_order(shape: Shape, order: Sequence[int]) -> Strides:
         strides[i] = step
         step *= shape[i]
     return tuple(strides)
+
+
+def padded(shape: Shape, strides: Strides, bits: int) -> Strides:
+    """Dense strides with gaps, so that each row of more than some elements starts aligned: `_pad_strides`."""
+    if len(shape) == 4 and strides == channels_last(shape):
+        return strides
+    align, wide, step = ALIGNED * 8 // bits, [1] * len(shape), 1
+    for i in sorted(range(len(shape)), key=lambda i: (strides[i], shape[i])):
+        wide[i] = step if step <= LONG_STRIDE else -(-step // align) * align
+        step = wide[i] * shape[i]
+    return tuple(wide)
 
 
 def turned_last(seen: View) -> Strides | None:

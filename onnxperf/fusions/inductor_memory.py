@@ -19,8 +19,10 @@ from onnxperf.fusions.inductor_loops import (
     Read,
     View,
     distinct,
+    in_order,
     keys,
     merged,
+    padded,
     preferred,
     splits,
     turned_last,
@@ -28,13 +30,17 @@ from onnxperf.fusions.inductor_loops import (
 from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous, dense
 from onnxperf.graph import Graph
 from onnxperf.passes.parts import CONTIGUOUS
-from op_models import Operator, Tensor
+from op_models import BITS, Operator, Tensor
 
 #: Of torch/_inductor/config.py: what several operators read lies in memory from more than so many reads, and all else
 #: from more than `MOST_READS` reads or so many operations on.
 REUSED_READS, MOST_READS, MOST_OPERATIONS = 4, 8, 30
 SIZES = frozenset({"Shape", "Size"})
 HALF = frozenset({"float16", "bfloat16"})
+REDUCTIONS = frozenset({
+    "ArgMax", "ArgMin", "GlobalAveragePool", "GlobalMaxPool", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
 #: Operators that models let change their operand in place, as `nn.ReLU(inplace=True)` does.
 CHANGED = frozenset({"Clip", "Relu"})
 
@@ -86,6 +92,7 @@ class Memory:
     readers: dict[str, list[Operator]] = field(default_factory=lambda: defaultdict(list))
     clones: dict[str, View] = field(default_factory=dict)
     eager_last: set[str] = field(default_factory=set)
+    gapless: set[str] = field(default_factory=set)
     copies: int = 0
 
     def __post_init__(self) -> None:
@@ -96,6 +103,10 @@ class Memory:
                 self.readers[t.name].append(o)
             if o.outputs and self._is_last_in_eager(o):
                 self.eager_last |= {t.name for t in o.outputs}
+        for o in reversed(self.graph.operators):  # `mark_nodes_dislike_padding`
+            if "Conv" in o.type or (o.type not in REDUCTIONS and any(t.name in self.gapless for t in o.outputs)):
+                self.gapless |= {t.name for t in o.present}
+        self.gapless |= self.graph.output_names
 
     def _is_last_in_eager(self, o: Operator) -> bool:
         """Whether PyTorch would have an operator's images in channels_last without compiling: as an operand of the same
@@ -197,8 +208,12 @@ class Memory:
             return
         turned = turned_last(seen) if last and len(seen.shape) == 4 else None
         usual = (box.like if eager else None) or box.natural
-        strides = turned or (contiguous(shape) if in_place else usual)
+        strides = turned or self.with_gaps(box.tensor, contiguous(shape) if in_place else usual)
         self.write(box, box.reads, strides, 0, preferred(shape, [strides, *box.walks]))
+
+    def with_gaps(self, t: Tensor, strides: Strides) -> Strides:
+        """Dense strides of a tensor as it is kept."""
+        return strides if t.name in self.gapless else padded(t.shape, strides, BITS[t.dtype])
 
     def write(self, box: Box, reads: Iterable[Read], strides: Strides, offset: int, order: Sequence[int]) -> None:
         """The loop that writes a box to memory."""
@@ -218,7 +233,7 @@ class Memory:
         rows, width, parts = prod(small), prod(shape[i] for i in axes), parts_of([x], o)
         flops = prod(shape) + (0.0 if x.box.kept else x.box.flops * x.box.tensor.size)
         walks = [r.strides for r in x.loads() if r.strides is not None]
-        lie = contiguous(small)
+        lie = in_order(small, preferred(small, [tuple(0 if i in axes else s for i, s in enumerate(w)) for w in walks]))
         order = preferred(shape, [tuple(0 if i in axes else s for i, s in enumerate(lie)), *walks])
         order = [i for i in order if i not in axes] + [i for i in order if i in axes]
         whole = [w for w in walks if distinct(shape, w) == prod(shape)]
@@ -275,7 +290,8 @@ class Memory:
         self.copies += 1
         copy = replace(t, name=f"{t.name}#copy{self.copies}", kind="activation", value=None)
         maker = self.graph.made_by(t) or o
-        box, lie = Box(copy, seen.loads(), 1, 0.0, (maker,) if maker is not None else ()), wanted(copy.shape)
+        box = Box(copy, seen.loads(), 1, 0.0, (maker,) if maker is not None else ())
+        lie = wanted(copy.shape) if t.name in self.gapless else self.with_gaps(copy, wanted(copy.shape))
         self.seen[copy.name] = View(box, copy.shape)
         self.write(box, box.reads, lie, 0, preferred(copy.shape, [lie, *box.walks]))
         return copy
