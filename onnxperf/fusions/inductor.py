@@ -21,6 +21,7 @@ from onnxperf.fusions.torch_strides import (
     Strides,
     channels_last,
     contiguous,
+    dense,
     in_order_of,
     lies,
     multipliable,
@@ -439,15 +440,23 @@ def call(m: Memory, o: Operator) -> None:
 
 
 def attention(m: Memory, o: Operator) -> None:
-    """Queries, keys and values with any strides but of their last axis; the result lies as the queries came. Heads are
-    padded to a multiple of 8.
+    """Queries, keys and values with any strides but of their last axis, which eager PyTorch has to have next to each
+    other as well (`sdpa_constraint`). FlashAttention's result lies as the queries that it reads do, that of other
+    kernels head by head. Heads are padded to a multiple of 8.
     """
 
-    def by_rows(shape: Shape, strides: Strides) -> bool:
-        return not strides or strides[-1] == 1 or shape[-1] == 1
+    def fits(t: Tensor) -> Callable[[Shape, Strides], bool]:
+        eager = m.eager_strides(t)
+        by_rows = not eager or eager[-1] == 1 or t.shape[-1] == 1
+
+        def of(shape: Shape, strides: Strides) -> bool:
+            rows = not strides or strides[-1] == 1 or shape[-1] == 1
+            return rows and (by_rows or in_order_of(shape, strides, contiguous(shape)))
+
+        return of
 
     read = [
-        t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, o, by_rows))
+        t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, o, fits(t)))
         for i, t in enumerate(o.inputs)
     ]
     t = o.out
@@ -456,7 +465,10 @@ def attention(m: Memory, o: Operator) -> None:
         return
     whole = replace(t, name=f"{t.name}#heads", shape=(*t.shape[:-1], -(-t.shape[-1] // PADDED_HEAD) * PADDED_HEAD))
     whole = t if whole.shape == t.shape else whole
-    _made(m, replace(o, inputs=tuple(read), outputs=(whole, *o.outputs[1:])), {whole.name: _by_heads(whole.shape)})
+    queries = _strides_of(m, o.present[0], read[0] or o.present[0]) if whole is t else m.eager_strides(o.present[0])
+    flash = t.dtype in HALF and len(o.present) == 3
+    lie = dense(whole.shape, queries) if flash and queries else _by_heads(whole.shape)
+    _made(m, replace(o, inputs=tuple(read), outputs=(whole, *o.outputs[1:])), {whole.name: lie})
     if whole is not t:
         m.put(t, m.at(whole).sliced(3, 0, t.shape))
 
@@ -537,13 +549,17 @@ def _as_they_lie(m: Memory, o: Operator, wanted: Callable[[Shape], Strides]) -> 
     return [_whole(m, o, t, m.as_read(t, o, _anyhow), wanted) for t in o.present]
 
 
+def _strides_of(m: Memory, t: Tensor, there: Tensor) -> Strides | None:
+    """The strides of a tensor that a library reads, `there` in memory: itself or a copy."""
+    seen = m.at(t)
+    return seen.strides if there.name == seen.box.tensor.name else m.at(there).strides
+
+
 def _whole(m: Memory, o: Operator, t: Tensor, there: Tensor, wanted: Callable[[Shape], Strides]) -> Tensor:
     """An operand, `there` in memory, as the library reads it, which copies what has gaps or lies in another order
     (`cudnn_convolution` in ATen/native/cudnn/ConvShared.cpp).
     """
-    seen = m.at(t)
-    strides = seen.strides if there.name == seen.box.tensor.name else m.at(there).strides
-    if lies(t.shape, strides or contiguous(t.shape), wanted(t.shape)):
+    if lies(t.shape, _strides_of(m, t, there) or contiguous(t.shape), wanted(t.shape)):
         return there
     copy = replace(t, name=f"{t.name}#contiguous#{o.name}", kind="activation", value=None)
     _made(m, Operator(copy.name, "Contiguous", (there,), (copy,), {}, 0, o.nodes, "copy"), {copy.name: wanted(t.shape)})

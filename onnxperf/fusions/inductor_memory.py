@@ -125,6 +125,15 @@ class Memory:
             self.lies(t, self.lying.get(t.name) or usual(t.shape))
         return self.seen[t.name].reshaped(t.shape)
 
+    def eager_strides(self, t: Tensor) -> Strides | None:
+        """The strides of a tensor in eager PyTorch, where images that Inductor turns to channels_last are in NCHW."""
+        seen = self.at(t)
+        box = seen.box
+        turned = box.strides is not None and box.tensor.rank == 4 and box.strides == channels_last(box.tensor.shape)
+        if not turned or box.tensor.name in self.eager_last:
+            return seen.eager
+        return replace(seen, box=Box(box.tensor, strides=contiguous(box.tensor.shape))).strides
+
     def lies(self, t: Tensor, strides: Strides) -> View:
         """A tensor that lies in memory from now on."""
         self.seen[t.name] = View(Box(t, strides=strides), t.shape)
