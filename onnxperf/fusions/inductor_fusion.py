@@ -168,6 +168,7 @@ def _fits(a: Group, b: Group, turned: bool, reindexes: bool) -> bool:
     """Whether two groups can be one kernel."""
     if len(a.loops) + len(b.loops) > MOST_LOOPS:
         return False
+    others = []
     if b.items & a.before:
         a, b = b, a
     if a.items & b.before:  # b reads what a writes, or what was made of it
@@ -182,12 +183,11 @@ def _fits(a: Group, b: Group, turned: bool, reindexes: bool) -> bool:
     if a.reduces and b.reduces:
         return (a.rows, a.width) == (b.rows, b.width)
     if not a.reduces and not b.reduces:
-        return a.rows == b.rows and _in_same_tiles(a, b)
+        return a.rows == b.rows and _in_same_tiles(_as_turned(a, b) if others else a.loops, b.loops)
     sums, each = (a, b) if a.reduces else (b, a)
     if each.rows != sums.rows * sums.width:
         return each.rows == sums.rows
-    rows = sums.rows, sums.width
-    return all(loop.divides(rows) for loop in each.loops) and (reindexes or _tile(each.loops) in (None, rows))
+    return reindexes or _tile(each.loops) in (None, (sums.rows, sums.width))
 
 
 def _tile(loops: Sequence[Loop]) -> Tile | None:
@@ -203,12 +203,29 @@ def _tile(loops: Sequence[Loop]) -> Tile | None:
     return next((tile for _, tile in ranked if all(loop.divides(tile) for loop in loops)), None)
 
 
-def _in_same_tiles(a: Group, b: Group) -> bool:
+def _in_same_tiles(some: Sequence[Loop], others: Sequence[Loop]) -> bool:
     """Whether elementwise loops that are tiled stay so with others (`tiling_prevents_pointwise_fusion`)."""
-    first, second = _tile(a.loops), _tile(b.loops)
+    first, second = _tile(some), _tile(others)
     if first is None and second is None:
         return True
-    return _tile([*a.loops, *b.loops]) == (first or second) and (first is None or second is None or first == second)
+    return _tile([*some, *others]) == (first or second) and (first is None or second is None or first == second)
+
+
+def _as_turned(a: Group, b: Group) -> list[Loop]:
+    """The elementwise loops of a group in the order in which the other group reads what they write, where it reads all
+    of it by axes (`decide_loop_order_to_match`).
+    """
+    made = {loop.out.name: loop for loop in a.loops}
+    for reader in b.loops:
+        for r in reader.walks:
+            if (maker := made.get(r.buffer)) is None or r.strides is None:
+                continue
+            axes = {stride: i for i, stride in enumerate(maker.lie[0]) if maker.domain[i] > 1}
+            order = tuple(axes.get(r.strides[i], -1) for i in reader.order if reader.domain[i] > 1)
+            if sorted(order) == sorted(axes.values()):
+                order += tuple(i for i, size in enumerate(maker.domain) if size == 1)
+                return [loop.turned(order) if loop.domain == maker.domain else loop for loop in a.loops]
+    return a.loops
 
 
 def _circle(a: Group, b: Group, of: dict[int, Group], span: int) -> bool:

@@ -16,7 +16,7 @@ from functools import cache, cmp_to_key
 from math import prod
 from typing import NamedTuple
 
-from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous, view
+from onnxperf.fusions.torch_strides import Shape, Strides, channels_last, contiguous, dense, view
 from op_models import Operator, Tensor
 
 Tile = tuple[int, int]  # the elements of the outer and of the inner axis of tiles
@@ -140,8 +140,11 @@ class View:
 
     @property
     def eager(self) -> Strides | None:
-        """As PyTorch would have it without compiling: what is not kept lies as the first operand does."""
-        return self._through(self.box.strides or self.box.like or self.box.natural, 0)[0]
+        """As PyTorch would have it without compiling: without gaps, and what is not kept lies as the first operand
+        does.
+        """
+        box = self.box
+        return self._through(dense(box.tensor.shape, box.strides or box.like or box.natural), 0)[0]
 
     def loads(self) -> tuple[Read, ...]:
         """What is read of buffers for its elements."""
