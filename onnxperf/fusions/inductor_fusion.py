@@ -301,8 +301,7 @@ def apart(groups: Sequence[Group]) -> dict[str, list[str]]:
                 reason = "elements are read in another order than they are written in, or at other places"
             else:
                 reason = "what is between them has to run by itself, or their sizes differ"
-            parts = [part for loop in maker.loops for part in loop.parts]  # none, where an input is copied
-            why[reason] += parts[-1].nodes[:1] if parts else ()
+            why[reason] += maker.loops[-1].parts[-1].nodes[:1]
     return {reason: list(dict.fromkeys(nodes)) for reason, nodes in why.items()}
 
 

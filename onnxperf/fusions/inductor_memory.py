@@ -55,6 +55,12 @@ def parts_of(views: Iterable[View], o: Operator) -> tuple[Operator, ...]:
     return tuple(dict.fromkeys((*(p for v in views if not v.box.kept for p in v.box.parts), o)))
 
 
+def copied(t: Tensor, x: View, o: Operator) -> Box:
+    """A copy of what a view shows, as an operator reads it: one operation beside those of what is not in memory."""
+    operations, flops = (0, 0.0) if x.box.kept else (x.box.operations, x.box.flops)
+    return Box(t, x.loads(), operations + 1, flops, parts_of([x], o))
+
+
 @dataclass(frozen=True, slots=True)
 class Ways:
     """What releases of Inductor do differently.
@@ -182,8 +188,7 @@ class Memory:
         if self.twice.get(o.type) != i or x.dtype not in HALF:
             return seen
         wide = replace(x, name=f"{o.name}#float32", dtype="float32", kind="activation", value=None)
-        box, parts = seen.box, () if seen.box.kept else seen.box.parts
-        self.put(wide, View(Box(wide, seen.loads(), box.operations + 1, box.flops, parts), wide.shape), 2)
+        self.put(wide, View(copied(wide, seen, o), wide.shape), 2)
         return self.seen[wide.name]
 
     def clone(self, of: Tensor, o: Operator) -> View:
@@ -191,8 +196,7 @@ class Memory:
         if of.name not in self.clones:
             x = self.at(of)
             t = replace(of, name=f"{o.name}#clone", shape=x.shape, kind="activation", value=None)
-            box, parts = x.box, () if x.box.kept else x.box.parts
-            self.clones[of.name] = View(Box(t, x.loads(), box.operations + 1, box.flops, (*parts, o)), x.shape)
+            self.clones[of.name] = View(copied(t, x, o), x.shape)
             self.seen[t.name] = self.clones[of.name]
         return self.clones[of.name]
 

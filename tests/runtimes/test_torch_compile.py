@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxperf
 from onnxperf import Error, predict
@@ -185,6 +185,80 @@ def test_images_that_eager_has_in_channels_last_are_kept_so(make: Make, first: s
     model = make(text, {"k": (1, 64, 1, 1), "w": (32, width, 3, 3), "v": (16, 16, 1, 1)})
     copies = [o for o in run_graph(load(model), COMPILE, amp=True).operators if "#copy" in o.out.name]
     assert not copies
+
+
+def test_what_is_tiled_joins_a_sum_s_kernel_since_2_12(make: Make) -> None:
+    """Heads that lie last are added to heads that lie first, as ConViT does before it norms its scores: the addition
+    goes in tiles, which no row of a sum is, until loops are indexed anew as the sum's rows.
+    """
+    text = """(float[8,4,96,96] x, float[8,96,96,4] z) => (float[8,4,96,1] y, float[8,4,96,96] q)
+              {t = Transpose<perm=[0,3,1,2]>(z) p = Softmax(x) q = Add(p,t) y = ReduceSum(q,a)}"""
+    model = make(text, {})
+    model.graph.initializer.append(numpy_helper.from_array(np.array([3]), "a"))
+    today, before = (kernels(run_graph(load(model), r)) for r in (COMPILE, of_version(COMPILE, "2.11")))
+    assert len(today) == 1
+    assert ("triton_poi", "_softmax_add") in before and len(before) > len(today)
+
+
+@pytest.mark.parametrize(("other", "number"), [("Mul(x,t)", 2), ("Mul(x,x)", 1)])
+def test_elementwise_loops_of_other_tiles_stay_apart(make: Make, other: str, number: int) -> None:
+    """Both read one tensor in a row, and another one across; torch 2.13's own Inductor: "tiling mismatch"."""
+    text = f"""(float[64,96,32] x, float[96,32,64] z, float[64,32,96] w) => (float[64,96,32] u, float[64,96,32] v)
+               {{s = Transpose<perm=[2,0,1]>(z) t = Transpose<perm=[0,2,1]>(w) u = Add(x,s) v = {other}}}"""
+    assert len(kernels(run_graph(load(make(text, {})), COMPILE))) == number
+
+
+@pytest.mark.parametrize(("width", "copies"), [(192, 0), (200, 1)])
+def test_long_strides_are_aligned_and_a_product_copies_what_has_gaps(make: Make, width: int, copies: int) -> None:
+    """197 rows of 200 halves are no multiple of 128 bytes: each matrix of them begins aligned, and a product, to which
+    all rows are those of one matrix, reads a copy (torch 2.13's own Inductor of such a layer: 12,608 rows of 224).
+    """
+    text = f"""(float[8,197,{width}] x) => (float[8,197,{width}] y)
+               {{n = LayerNormalization<epsilon=1e-5>(x,g,h) m = MatMul(n,w) y = Sigmoid(m)}}"""
+    model = make(text, {"g": (width,), "h": (width,), "w": (width, width)})
+    graph = run_graph(load(model), COMPILE, amp=True)
+    assert sum("#rows#" in t.name for o in graph.operators for t in o.outputs) == copies
+
+
+def test_what_a_convolution_reads_has_no_gaps(make: Make) -> None:
+    text = """(float[4,7,15,15] x) => (float[4,8,15,15] y)
+              {p = Softmax<axis=3>(x) q = Sigmoid(p) c = Conv(q,w) y = Relu(c)}"""
+    graph = run_graph(load(make(text, {"w": (8, 7, 1, 1)})), COMPILE, amp=True)
+    assert not any("#copy" in t.name for o in graph.operators for t in o.outputs)
+
+
+def test_attention_reads_rows_that_eager_has_and_writes_as_its_queries_lie(make: Make) -> None:
+    """Heads made of a convolution's channels have eager PyTorch's positions next to each other: queries, keys and
+    values are copied, though with channels last their rows would do; what reads the result turned copies that.
+    """
+    text = """(float[8,64,14,14] x) => (float[8,64,14,14] y)
+              {a = Conv(x,k) b = Conv(x,l) c = Conv(x,m)
+               d = Reshape(a,s) e = Reshape(b,s) f = Reshape(c,s)
+               q = Transpose<perm=[0,1,3,2]>(d) g = Transpose<perm=[0,1,3,2]>(e) v = Transpose<perm=[0,1,3,2]>(f)
+               j = Transpose<perm=[0,1,3,2]>(g) t = MatMul(q,j) h = Mul(t,z) p = Softmax(h) o = MatMul(p,v)
+               u = Transpose<perm=[0,1,3,2]>(o) r = Reshape(u,i) y = Conv(r,n)}"""
+    model = make(text, dict.fromkeys("klmn", (64, 64, 1, 1)))
+    for name, number in (("s", [8, 2, 32, 196]), ("i", [8, 64, 14, 14]), ("z", np.float32(0.2))):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(number), name))
+    found = [kind for kind, _ in kernels(run_graph(load(model), COMPILE, amp=True))]
+    i = found.index("Attention")
+    assert found[i - 3 : i] == ["triton_poi"] * 3 and found[i + 1] == "triton_poi"
+
+
+def test_what_a_norm_of_half_precision_widens_lies_in_memory_once(make: Make) -> None:
+    """A pool's result is kept, as half precision; its reads are not counted again where the norm widens it."""
+    text = """(float16[64,64,30,30] x) => (float16[64,64,30,30] y)
+              {e = Pad(x,k) p = MaxPool<kernel_shape=[3,3]>(e) r = Reshape(p,s) n = InstanceNormalization(r,g,g)
+               q = Reshape(n,t) m = Mul(q,a) y = Add(m,b)}"""
+    weights = {**dict.fromkeys("g", (32,)), **dict.fromkeys("ab", (64, 1, 1))}
+    model = make(text, weights)
+    for weight in model.graph.initializer:
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float16), weight.name))
+    for name, sizes in (("k", [0, 0, 1, 1, 0, 0, 1, 1]), ("s", [0, 32, -1]), ("t", [64, 64, 30, 30])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(sizes), name))
+    graph = run_graph(load(model), COMPILE)
+    large = [t.dtype for o in graph.operators if o.place != "free" for t in o.outputs if t.size == 64 * 64 * 900]
+    assert large == ["float16", "float16"]
 
 
 def test_a_mode_replays_and_a_tuned_product_takes_in_what_reads_it(make: Make) -> None:
