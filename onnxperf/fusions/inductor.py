@@ -571,7 +571,6 @@ def product(m: Memory, o: Operator) -> None:
     read the result, if no other do.
     """
 
-
     def fits(shape: Shape, strides: Strides) -> bool:
         return multipliable(Tensor("", "float32", shape), strides)
 

@@ -43,9 +43,7 @@ class Group:
         self.width = max((loop.width for loop in self.loops), default=0)
 
 
-def fused(
-    items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool, reindexes: bool
-) -> list[Group]:
+def fused(items: Sequence[Loop | Operator], buffers: Mapping[str, Tensor], turns: bool, reindexes: bool) -> list[Group]:
     """Kernels and calls in an order in which they can run. turns, reindexes: see `Ways`."""
     groups = _groups(items, buffers)
     of = dict(enumerate(groups))

@@ -284,9 +284,7 @@ class Loop:
         key = merged(((self.domain[i], strides[i]) for i in order), offset)
         tiles = [tile for r in self.walks if (tile := asked(r.buffer, self.domain, r.strides, order, 1))]
         tiles += filter(None, (asked(self.out.name, self.domain, strides, order, 2),))
-        return replace(
-            self, reads=reads, writes={(self.out.name, key): self.out.size}, order=order, tiles=tuple(tiles)
-        )
+        return replace(self, reads=reads, writes={(self.out.name, key): self.out.size}, order=order, tiles=tuple(tiles))
 
     def divides(self, tile: Tile) -> bool:
         """Whether its axes, outermost first, split into those of a tile."""

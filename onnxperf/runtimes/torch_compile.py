@@ -150,8 +150,8 @@ TURNS, ADDS_IN_HALF, KEEPS_LAST, REINDEXES = Release(2, 10), Release(2, 11), Rel
 def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
     """What is another than today's: loops go in another order to fuse since 2.10 (by the date of
     github.com/pytorch/pytorch/pull/162355), products in half precision keep their bias since 2.11 (pull/177579; kernels
-    on an H100), large results of four axes are channels_last since 2.12 (pull/169260; not in 2.9, between: unknown), elementwise
-    loops take the axes of the sums that they fuse with since 2.12 (by the date of pull/176927).
+    on an H100), large results of four axes are channels_last since 2.12 (pull/169260; not in 2.9, between: unknown),
+    loops in tiles go over rows where they fuse with sums since 2.12 (by the date of pull/176927).
     """
     ways = Ways(at >= TURNS, at >= REINDEXES, adds_in_half=at >= ADDS_IN_HALF, keeps_last=at >= KEEPS_LAST)
     return {"place": partial(place, last=last, tuned=tuned, ways=ways)}
@@ -159,7 +159,7 @@ def _in_release(at: Release, last: bool, tuned: bool) -> Mapping[str, Any]:
 
 def _says(at: Release) -> str:
     """What is known of a release."""
-    apart = "turned loops, the bias of products and the layout of large results"
+    apart = "turned and tiled loops, the bias of products and the layout of large results"
     return f"what PyTorch {at} fuses is taken to be that of 2.13, but for {apart}"
 
 
