@@ -114,7 +114,7 @@ def _named(device: Device) -> str:
 
 
 def of_generation(
-    engine: str, gpu: str, weights: str | None, *, several: bool, draft: bool, cached: bool, pools: bool = False
+    engine: str, device: Device, weights: str | None, *, several: bool, draft: bool, cached: bool, pools: bool = False
 ) -> Accuracy:  # fmt: skip
     """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; weights: the type
     that they are packed in, None for that of the configuration; several: whether on several GPUs, as loops under
@@ -124,7 +124,7 @@ def of_generation(
     if any(parts.values()):
         return Accuracy(NOT_VALIDATED, None, " and ".join(name for name, x in parts.items() if x), OF_GENERATION)
     looped = any(m.runtime == engine and m.of == LOOPS for m in measured())
-    return of_kind(engine, GENERATION + SEVERAL * (several and not looped), weights or WHOLE, gpu)
+    return of_kind(engine, GENERATION + SEVERAL * (several and not looped), weights or WHOLE, _named(device))
 
 
 def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:

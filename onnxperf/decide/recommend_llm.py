@@ -16,7 +16,7 @@ from math import floor
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
-from onnxperf.answer.accuracy import Accuracy, of_generation
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import priced
 from onnxperf.decide.pace import FIRST, TOKEN, Pace, pace_of
 from onnxperf.decide.queueing import MOST_REPLICAS, first
@@ -27,11 +27,9 @@ from onnxperf.ground.tables import duration, number
 from onnxperf.language.arrivals import LEAST_QPS, ROUNDS, Traffic
 from onnxperf.language.core import traffic
 from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
-from onnxperf.language.engines import runner
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
 from onnxperf.running.pipeline import Gpu, each
-from onnxperf.running.scenario import PLATFORMS
 
 SCHEMA_VERSION = 1
 PLANS = ("", "tp=2", "tp=4", "tp=8")
@@ -204,8 +202,6 @@ class Instance:
         (self.traffic,) = traffic(lengths, **{**asked.arriving, "qps": qps})
         self.traffic.arrivals(lengths.positions)
         self.running, self.weights = asked.batch or RUNNING, asked.built["weights"]
-        runtime = asked.request.terms.get("runtime") or PLATFORMS[device.kind].runtime
-        self.runner = runner(self.steps.engine.name, runtime)
         self._served = dict[int, Service]()
 
     def _serve(self, t: Traffic) -> Service:
@@ -216,10 +212,7 @@ class Instance:
     @property
     def accuracy(self) -> Accuracy:
         """Whether generation like it was measured."""
-        return of_generation(
-            self.runner, self.device.id, self.weights, several=bool(self.plan), draft=self.steps.draft is not None,
-            cached=self.traffic.cached > 0,
-        )  # fmt: skip
+        return self.steps.accuracy(self.weights, cached=self.traffic.cached > 0)
 
     @cached_property
     def each(self) -> int:
