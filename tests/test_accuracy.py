@@ -83,6 +83,21 @@ def test_generation_was_measured_under_some_engines(terms: dict[str, Any], statu
     assert g.runner in (terms.get("engine"), terms.get("runtime"), "ort-genai")
 
 
+@pytest.mark.parametrize(
+    ("terms", "status", "why"),
+    [
+        ({"gpu": "h200", "engine": "sglang"}, "measured", "13% off in the median of 487 closed loops of models with"),
+        ({"gpu": "h100", "engine": "vllm", "parallel": "ep=2"}, "measured", "487 closed loops of models with experts"),
+        ({"gpu": "h100", "engine": "sglang"}, "inferred", "sglang with experts was not measured on h100-sxm"),
+        ({"gpu": "a100-80gb"}, "not validated", "generation with experts under ort-genai"),
+    ],
+)
+def test_models_with_experts_are_measured_apart(terms: dict[str, Any], status: str, why: str) -> None:
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    g = onnxperf.llm(config=CONFIG | experts, prompt=64, output=4, batch=2, **terms)
+    assert g.accuracy.status == status and why in g.accuracy.why and g.accuracy.page == OF_GENERATION
+
+
 def test_a_file_with_the_name_of_a_card_is_another_card(tmp_path: Path) -> None:
     card = tmp_path / "h100-sxm.toml"
     shipped = (ROOT / "gpu_specs/cards/h100-sxm.toml").read_text(encoding="utf-8")

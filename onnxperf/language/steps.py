@@ -18,7 +18,7 @@ from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
 from onnxperf.language.engines import ENGINES, Engine, runner
-from onnxperf.language.served import Bare, bare, grown, hosted, under
+from onnxperf.language.served import EXPERTS, Bare, bare, grown, hosted, under
 from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.running.pipeline import Gpu, Request, run_of
@@ -211,10 +211,15 @@ class Steps:
         """What runs it: the engine, or a runtime by itself."""
         return runner(self.engine.name, self._run(1, 1, 1).scenario.runtime)
 
+    @property
+    def experts(self) -> bool:
+        """Whether the model is a mixture of experts."""
+        return any(o.type in EXPERTS for o in self._run(1, 1, 1).typed_graph.operators)
+
     def accuracy(self, weights: str | None, *, cached: bool, pools: bool = False) -> Accuracy:
         """Whether generation like it was measured; weights, cached, pools: as of `of_generation`."""
-        parts = {"draft": self.draft is not None, "cached": cached, "pools": pools}
-        return of_generation(self.runner, self.device, weights, several=self.plan.gpus > 1, **parts)
+        of = {"several": self.plan.gpus > 1, "experts": self.experts, "draft": self.draft is not None}
+        return of_generation(self.runner, self.device, weights, **of, cached=cached, pools=pools)
 
     @property
     def width(self) -> int:
