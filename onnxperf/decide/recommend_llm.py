@@ -83,14 +83,15 @@ class LanguagePlan(Document):
 class LanguageRecommendation(Document):
     """Plans that keep the pace, the cheapest first; those without a price last, fewest cards first.
 
-    running: requests that an instance serves at a time, at most; others: the cards and plans that don't keep it, and
-    why.
+    runners: what runs the model, the engine or a runtime by itself, of all cards; running: requests that an instance
+    serves at a time, at most; others: the cards and plans that don't keep it, and why.
     """
 
     ROWS = "plans"
 
     model: str
     engine: str
+    runners: tuple[str, ...]
     precision: str
     weights: str | None
     cache: str | None
@@ -108,7 +109,7 @@ class LanguageRecommendation(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """The recommendation as `recommend_llm.schema.json` describes it: times in seconds, prices in US dollars."""
-        asked = plain(self, "model", "engine", "precision", "weights", "cache")
+        asked = plain(self, "model", "engine", "runners", "precision", "weights", "cache")
         limits = {f"max_{TOKEN}_seconds": self.pace.token_s, f"max_{FIRST}_seconds": self.pace.first_s}
         return {
             "schema_version": SCHEMA_VERSION, **asked, "prompt_lengths": self.prompts, "output_lengths": self.outputs,
@@ -182,7 +183,8 @@ def recommended_llm(
     steps, t, built = about[0].steps, about[0].traffic, asked.built
     formulas = (FORMULAS,) if steps.draft or t.cached else ()
     return LanguageRecommendation(
-        model=steps.model.name, engine=steps.engine.name, precision=str(terms.get("precision", "keep")),
+        model=steps.model.name, engine=steps.engine.name,
+        runners=tuple(dict.fromkeys(i.steps.runner for i in about)), precision=str(terms.get("precision", "keep")),
         weights=built["weights"], cache=built["cache"], prompts=t.prompts, outputs=t.outputs, cached=t.cached,
         draft=steps.draft.steps.model.name if steps.draft else None,
         running=about[0].running, qps=qps, pace=pace, plans=tuple(plans), others=tuple(others),
