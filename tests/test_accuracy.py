@@ -69,6 +69,9 @@ def test_rows_of_a_choice_of_cards_say_it_too() -> None:
     [
         ({"gpu": "a100-80gb"}, "measured", "prefills and decode steps by themselves, 7% off"),
         ({"gpu": "a100-80gb", "parallel": "tp=2"}, "not validated", "generation on several GPUs under ort-genai"),
+        ({"gpu": "a100-80gb", "parallel": "tp=1"}, "measured", "7% off"),
+        ({"gpu": "a100-80gb", "power_limit_W": 250}, "inferred", "not measured on a100-sxm4-80gb as it is set here"),
+        ({"gpu": "h100", "engine": "vllm", "clock_Hz": 1e9}, "inferred", "not measured on h100-sxm as it is set here"),
         ({"gpu": "a100-80gb", "runtime": "torch-eager"}, "not validated", "generation under torch-eager"),
         ({"gpu": "h100", "engine": "vllm", "parallel": "tp=2"}, "measured", "off in the median of 433 closed loops"),
         ({"gpu": "h100", "engine": "vllm", "cached": 0.5}, "not validated", "prefix caches"),
@@ -78,6 +81,33 @@ def test_generation_was_measured_under_some_engines(terms: dict[str, Any], statu
     g = onnxperf.llm(config=CONFIG, prompt=64, output=4, **terms)
     assert g.accuracy.status == status and why in g.accuracy.why and g.accuracy.page == OF_GENERATION
     assert g.runner in (terms.get("engine"), terms.get("runtime"), "ort-genai")
+
+
+@pytest.mark.parametrize(
+    ("terms", "status", "why"),
+    [
+        ({"gpu": "h200", "engine": "sglang"}, "measured", "13% off in the median of 487 closed loops of models with"),
+        ({"gpu": "h100", "engine": "vllm", "parallel": "ep=2"}, "measured", "487 closed loops of models with experts"),
+        ({"gpu": "h100", "engine": "sglang"}, "inferred", "sglang with experts was not measured on h100-sxm"),
+        ({"gpu": "a100-80gb"}, "not validated", "generation with experts under ort-genai"),
+    ],
+)
+def test_models_with_experts_are_measured_apart(terms: dict[str, Any], status: str, why: str) -> None:
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    g = onnxperf.llm(config=CONFIG | experts, prompt=64, output=4, batch=2, **terms)
+    assert g.accuracy.status == status and why in g.accuracy.why and g.accuracy.page == OF_GENERATION
+
+
+def test_a_file_with_the_name_of_a_card_is_another_card(tmp_path: Path) -> None:
+    card = tmp_path / "h100-sxm.toml"
+    shipped = (ROOT / "gpu_specs/cards/h100-sxm.toml").read_text(encoding="utf-8")
+    card.write_text(shipped.replace("tdp_W = 700", "tdp_W = 500"), encoding="utf-8")
+    one: dict[str, Any] = {"config": CONFIG, "prompt": 64, "output": 4, "engine": "vllm"}
+    (ranked,) = onnxperf.compare_llm(gpu=[card], **one).cards
+    (plan,) = onnxperf.recommend_llm(gpu=[card], qps=1, tpot_ms=50, requests=8, parallel="tp=1", **one).plans
+    said = [onnxperf.llm(gpu=card, **one).accuracy, ranked.accuracy, plan.accuracy]
+    assert {str(a).partition(")")[0] for a in said} == {f"inferred (vllm was not measured on {card}"}
+    assert onnxperf.predict(RESNET, gpu=card).accuracy.why == f"ort-cuda was not measured on {card}"
 
 
 def test_pages_and_cards_that_are_named_are_there() -> None:

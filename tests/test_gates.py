@@ -423,6 +423,9 @@ def test_models_are_compared_with_those_before(check, request_of: Path) -> None:
     code, (line,), _ = check("m/slow.onnx", "--gpu", "t4", "--against", "base/m/same.onnx", "--fail-above", "5%")
     assert code == 1 and "slower than before" in line
     assert check("m/slow.onnx", "--gpu", "t4", "--against", "base", "--fail-above", "50%")[0] == 0
+    code, lines, err = check(*every, "--gpu", "t4", "--against", "base", "--fail-above", "0")
+    assert code == 1 and err == "onnxperf: 1 of 3 models over the limit\n" and lines[2].startswith("over ")
+    assert "m/slow.onnx: slower than before; 1 Gemm (only now) +" in lines[2]
 
 
 def test_a_table_in_markdown_has_failures_first(check, request_of: Path) -> None:

@@ -28,7 +28,8 @@ PAGE, OF_CALIBRATION = "onnxperf/lab/validate/accuracy.md", "onnxperf/calibrate/
 OF_GENERATION = "onnxperf/language/accuracy.md"
 #: What was timed: whole runs, their kernels alone, servers with a constant number of requests, a prompt or one step.
 RUNS, KERNELS, LOOPS, STEPS = "runs", "kernels", "closed loops", "single runs"
-SEVERAL, GENERATION = " on several GPUs", "generation"  # of kinds of runs, beside the modes
+#: Of kinds of runs, beside the modes.
+SEVERAL, GENERATION, EXPERTS = " on several GPUs", "generation", " with experts"
 #: How an error is told, by what was timed.
 TOLD = {
     RUNS: "{error:.0%} off in {rows} runs", KERNELS: "{error:.0%} off in the kernels of {rows} runs",
@@ -114,17 +115,20 @@ def _named(device: Device) -> str:
 
 
 def of_generation(
-    engine: str, gpu: str, weights: str | None, *, several: bool, draft: bool, cached: bool, pools: bool = False
+    engine: str, device: Device, weights: str | None, *, several: bool, experts: bool, draft: bool, cached: bool,
+    pools: bool = False,
 ) -> Accuracy:  # fmt: skip
     """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; weights: the type
     that they are packed in, None for that of the configuration; several: whether on several GPUs, as loops under
-    serving engines were; draft, cached, pools: whether these take part, which no measurement has.
+    serving engines were; experts: whether of a mixture of experts; draft, cached, pools: whether these take part, which
+    no measurement has.
     """
     parts = {"speculative decoding": draft, "prefix caches": cached, "pools": pools}
     if any(parts.values()):
         return Accuracy(NOT_VALIDATED, None, " and ".join(name for name, x in parts.items() if x), OF_GENERATION)
     looped = any(m.runtime == engine and m.of == LOOPS for m in measured())
-    return of_kind(engine, GENERATION + SEVERAL * (several and not looped), weights or WHOLE, gpu)
+    kind = GENERATION + EXPERTS * experts + SEVERAL * (several and not looped)
+    return of_kind(engine, kind, weights or WHOLE, _named(device))
 
 
 def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:
@@ -138,15 +142,17 @@ def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | Non
     held = [m for m in exact if m.holds(at)]
     if held:
         best = max(held, key=lambda m: (m.of != KERNELS, m.rows))
-        return Accuracy(MEASURED, best.error, TOLD[best.of].format(error=best.error, rows=best.rows), best.page)
+        told = TOLD[best.of].format(error=best.error, rows=best.rows) + f" of models{EXPERTS}" * (EXPERTS in kind)
+        return Accuracy(MEASURED, best.error, told, best.page)
     pages = Counter(m.page for m in exact or here or alike)
-    return Accuracy(INFERRED, None, _instead(runtime, here, exact, gpu), pages.most_common(1)[0][0])
+    why = _instead(runtime + EXPERTS * (EXPERTS in kind), here, exact, gpu)
+    return Accuracy(INFERRED, None, why, pages.most_common(1)[0][0])
 
 
-def _instead(runtime: str, here: Sequence[Measured], exact: Sequence[Measured], gpu: str) -> str:
-    """What was measured in place of a run."""
+def _instead(what: str, here: Sequence[Measured], exact: Sequence[Measured], gpu: str) -> str:
+    """What was measured in place of a run; what: the runtime, and of which models."""
     if not here:
-        return f"{runtime} was not measured on {gpu}"
+        return f"{what} was not measured on {gpu}"
     if not exact:
         return f"measured on {gpu} in {', '.join(_distinct(m.precision for m in here))}"
     spans = _distinct(m.since if m.since == m.until else f"{m.since} to {m.until}" for m in exact)

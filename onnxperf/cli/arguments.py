@@ -113,10 +113,10 @@ def _hertz(mhz: float) -> float:
 
 
 def parse_share(text: str) -> float:
-    """A positive share, as a percentage or a fraction."""
+    """A share from 0 up, as a percentage or a fraction."""
     match = re.fullmatch(r"\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%?)\s*", text)
-    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-    if not match or not share or (not match[2] and share > 1):
+    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if share < 0 or (match and not match[2] and share > 1):
         raise UsageError(f"{text!r} is not a percentage or fraction: write 15% or 0.15")
     return share
 

@@ -33,7 +33,7 @@ NOTICED = 0.01  # of the time: a change that is smaller has its share alone
               help="Compare with the model before: FILE, or that of the same path or name in FOLDER.")  # fmt: skip
 @read_option(
     "--fail-above", read=parse_share, metavar="5%", help="With --against: exit 1 where a model is slower than before by"
-    " more, or does not fit.",
+    " more, with 0 by anything, or does not fit.",
 )  # fmt: skip
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the lines as JSON; - prints JSON only.")
 @click.option("--markdown", is_flag=True, help="Print a table in Markdown, as for a comment on a pull request.")
@@ -75,7 +75,7 @@ def check(
     before = {} if against is None else _before(models, against)
     check_target(json_to, *files_read({"gpu": gpu, **terms}, *models, *before.values()))
     # With --fail-above a model must fit, whatever time it may take.
-    limits, batches = Limits(max_latency or (math.inf if fail_above else None), max_memory), batch or (None,)
+    limits, batches = Limits(max_latency or (None if fail_above is None else math.inf), max_memory), batch or (None,)
     cases = [(card, n) for card in gpu for n in batches]
     answers = _answers([*models, *before.values()], gpu, batches, limits, fit, terms)
     lines, unusable, over = list[dict[str, Any]](), list[Error](), list[tuple[float, str]]()
@@ -84,7 +84,7 @@ def check(
         for (card, n), answer, old in zip(cases, answers(model), then, strict=True):
             lines.append(_line(model, card, n, answer, limits))
             if against is not None:
-                lines[-1] = _compared(lines[-1], answer, before.get(model), old, fail_above or math.inf)
+                lines[-1] = _compared(lines[-1], answer, before.get(model), old, fail_above)
             if isinstance(answer, Error):
                 unusable.append(answer)
             elif lines[-1]["verdict"] == "over":
@@ -184,14 +184,16 @@ def _line(model: str, gpu: str, batch: int | None, answer: Prediction | Error, l
 
 
 def _compared(
-    line: dict[str, Any], answer: Prediction | Error, path: str | None, old: Prediction | Error | None, share: float
+    line: dict[str, Any], answer: Prediction | Error, path: str | None, old: Prediction | Error | None,
+    share: float | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The same beside what it was before, at this path; None where it is new; share: how much slower it may be.
+    """The same beside what it was before, at this path; None where it is new.
 
+    share: how much slower it may be, None where that is not limited;
     cause: what most of the change is, "" where there is hardly any.
     """
     from onnxperf.decide.diff import difference
-    from onnxperf.decide.two_models import blame
+    from onnxperf.decide.two_models import blame, slower
 
     before: dict[str, Any] = {"before": path, "before_seconds": None, "before_process_bytes": None, "change": None}
     before["cause"] = ""
@@ -201,10 +203,11 @@ def _compared(
     elif old is not None and not isinstance(answer, Error):
         change = answer.seconds / old.seconds - 1
         before |= {"before_seconds": old.seconds, "before_process_bytes": old.memory.reserved_bytes, "change": change}
-        if abs(change) >= NOTICED or change > share:
+        over = share is not None and slower(change, share)
+        if abs(change) >= NOTICED or over:
             before["cause"] = blame(difference(old, answer)).replace(" in A", " before").replace(" in B", " now")
-        if change > share:
-            why.append(f"slower than before by more than {100 * share:.4g}%")
+        if over:
+            why.append("slower than before" + (f" by more than {100 * share:.4g}%" if share else ""))
             line = line | {"verdict": "over"}
     return line | before | {"reason": "; ".join(why)}
 
@@ -220,11 +223,11 @@ def _place(line: Mapping[str, Any]) -> str:
 
 def _shown(x: Mapping[str, Any], batched: bool, several: bool) -> str:
     """A line of `check`, with the batch and the card where they differ."""
-    from onnxperf.ground.tables import NOTHING, duration, size
+    from onnxperf.ground.tables import NOTHING, duration, percent, size
 
     figures = [NOTHING if x["seconds"] is None else duration(x["seconds"])]
     if "change" in x:
-        change = NOTHING if x["change"] is None else f"{x['change']:+.1%}"
+        change = NOTHING if x["change"] is None else percent(x["change"], "+")
         figures.append("new" if x["before"] is None else change)
     figures.append(NOTHING if x["process_bytes"] is None else size(x["process_bytes"]))
     figures += [NOTHING if x["batch"] is None else f"batch {x['batch']}"] * batched

@@ -197,8 +197,9 @@ def _answer(p: Prediction, suggested: Iterable[Change]) -> dict[str, Any]:
 @click.option("--json", "json_to", metavar="FILE|-", help="Write the difference as JSON; - prints JSON only.")
 @click.option("--top", type=Count(min=0), default=8, show_default=True, help="Kernels to list.")
 @read_option(
-    "--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more, or does not fit."
-)
+    "--fail-above", read=parse_share, metavar="5%", help="Exit 1 where B is slower than A by more, with 0 by anything,"
+    " or does not fit.",
+)  # fmt: skip
 @debug
 def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None, **terms: Any) -> None:
     """Compare two models: what differs, and what that costs.

@@ -112,6 +112,11 @@ class LanguageComparison(Document):
     pace: Pace
     cards: tuple[LanguageCandidate, ...]
 
+    @property
+    def runners(self) -> tuple[str, ...]:
+        """What runs the model, the engine or a runtime by itself, of all cards."""
+        return tuple(dict.fromkeys(c.generation.runner for c in self.cards if c.generation is not None))
+
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data: times in seconds, sizes in bytes, prices in US dollars."""
         a, s = self.about, self.about.service

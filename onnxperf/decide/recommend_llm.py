@@ -16,7 +16,7 @@ from math import floor
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
-from onnxperf.answer.accuracy import Accuracy, of_generation
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import priced
 from onnxperf.decide.pace import FIRST, TOKEN, Pace, pace_of
 from onnxperf.decide.queueing import MOST_REPLICAS, first
@@ -27,11 +27,9 @@ from onnxperf.ground.tables import duration, number
 from onnxperf.language.arrivals import LEAST_QPS, ROUNDS, Traffic
 from onnxperf.language.core import traffic
 from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
-from onnxperf.language.engines import runner
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
 from onnxperf.running.pipeline import Gpu, each
-from onnxperf.running.scenario import PLATFORMS
 
 SCHEMA_VERSION = 1
 PLANS = ("", "tp=2", "tp=4", "tp=8")
@@ -85,14 +83,15 @@ class LanguagePlan(Document):
 class LanguageRecommendation(Document):
     """Plans that keep the pace, the cheapest first; those without a price last, fewest cards first.
 
-    running: requests that an instance serves at a time, at most; others: the cards and plans that don't keep it, and
-    why.
+    runners: what runs the model, the engine or a runtime by itself, of all cards; running: requests that an instance
+    serves at a time, at most; others: the cards and plans that don't keep it, and why.
     """
 
     ROWS = "plans"
 
     model: str
     engine: str
+    runners: tuple[str, ...]
     precision: str
     weights: str | None
     cache: str | None
@@ -110,7 +109,7 @@ class LanguageRecommendation(Document):
 
     def to_dict(self) -> dict[str, Any]:
         """The recommendation as `recommend_llm.schema.json` describes it: times in seconds, prices in US dollars."""
-        asked = plain(self, "model", "engine", "precision", "weights", "cache")
+        asked = plain(self, "model", "engine", "runners", "precision", "weights", "cache")
         limits = {f"max_{TOKEN}_seconds": self.pace.token_s, f"max_{FIRST}_seconds": self.pace.first_s}
         return {
             "schema_version": SCHEMA_VERSION, **asked, "prompt_lengths": self.prompts, "output_lengths": self.outputs,
@@ -184,7 +183,8 @@ def recommended_llm(
     steps, t, built = about[0].steps, about[0].traffic, asked.built
     formulas = (FORMULAS,) if steps.draft or t.cached else ()
     return LanguageRecommendation(
-        model=steps.model.name, engine=steps.engine.name, precision=str(terms.get("precision", "keep")),
+        model=steps.model.name, engine=steps.engine.name,
+        runners=tuple(dict.fromkeys(i.steps.runner for i in about)), precision=str(terms.get("precision", "keep")),
         weights=built["weights"], cache=built["cache"], prompts=t.prompts, outputs=t.outputs, cached=t.cached,
         draft=steps.draft.steps.model.name if steps.draft else None,
         running=about[0].running, qps=qps, pace=pace, plans=tuple(plans), others=tuple(others),
@@ -204,8 +204,6 @@ class Instance:
         (self.traffic,) = traffic(lengths, **{**asked.arriving, "qps": qps})
         self.traffic.arrivals(lengths.positions)
         self.running, self.weights = asked.batch or RUNNING, asked.built["weights"]
-        runtime = asked.request.terms.get("runtime") or PLATFORMS[device.kind].runtime
-        self.runner = runner(self.steps.engine.name, runtime)
         self._served = dict[int, Service]()
 
     def _serve(self, t: Traffic) -> Service:
@@ -216,10 +214,7 @@ class Instance:
     @property
     def accuracy(self) -> Accuracy:
         """Whether generation like it was measured."""
-        return of_generation(
-            self.runner, self.device.id, self.weights, several=bool(self.plan), draft=self.steps.draft is not None,
-            cached=self.traffic.cached > 0,
-        )  # fmt: skip
+        return self.steps.accuracy(self.weights, cached=self.traffic.cached > 0)
 
     @cached_property
     def each(self) -> int:

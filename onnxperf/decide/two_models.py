@@ -9,7 +9,7 @@ from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.bindings import narrowed
 from onnxperf.decide.diff import CAUSES, Difference, difference, total
 from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
-from onnxperf.ground.tables import duration, shortened, size
+from onnxperf.ground.tables import LEAST_SHARE, duration, percent, shortened, size
 from onnxperf.running.pipeline import Gpu, Request, find, request_for, run_of
 from onnxperf.running.terms import Bound
 
@@ -43,9 +43,14 @@ def keep(d: Difference, share: float) -> None:
     """
     if share < math.inf:
         keep_room(d.b, "neither does A" if not d.a.memory.fits else "A does")
-    if d.ratio > 1 + share:
-        over = f"B is slower than A by {d.ratio - 1:.1%}, over the limit of {100 * share:.4g}%"
+    if slower(d.ratio - 1, share):
+        over = f"B is slower than A by {percent(d.ratio - 1)}, over the limit of {100 * share:.4g}%"
         raise LimitExceeded(f"{over}; most of it: {blame(d)}")
+
+
+def slower(change: float, share: float) -> bool:
+    """Whether a time grew by more than that share of it; with 0 by anything but rounding."""
+    return change > share + LEAST_SHARE
 
 
 def keep_room(b: Prediction, other: str = "") -> None:

@@ -23,6 +23,7 @@ FOLDED = 20  # characters that a column of text keeps where lines are short
 NAME = 36  # characters of a name in a table
 MARKS = "#!~"  # what the name of a column begins with, see `tabulate`
 NOTHING = "-"  # a cell without a figure
+LEAST_SHARE = 1e-6  # of a time: the same terms summed in another order differ by less
 
 
 def duration(seconds: float) -> str:
@@ -38,6 +39,13 @@ def size(nbytes: float) -> str:
 def number(value: float, digits: int = 3) -> str:
     """A figure of that many digits, never as a power of ten: one with more digits before its point shows them all."""
     return f"{value:,.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+
+
+def percent(share: float, sign: str = "") -> str:
+    """A share in per cent with one decimal, or its first digit where that comes later; sign: "+" shows one."""
+    share = share if abs(share) >= LEAST_SHARE else 0.0
+    digits = ".1g" if 0 < abs(share) < 0.0005 else ".1f"
+    return f"{100 * share:{sign}{digits}}%"
 
 
 def _in_units(value: float, units: Mapping[str, float]) -> str:

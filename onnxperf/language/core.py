@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
-from onnxperf.answer.accuracy import Accuracy, of_generation
+from onnxperf.answer.accuracy import Accuracy
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
 from onnxperf.export.decoder_quantised import FP8, Stored
@@ -135,7 +135,8 @@ class Generation(Document):
     activations. weights_bytes: in memory; cache_bytes_per_token: keys and values of one token of one sample;
     capacity_bytes: what the driver offers; largest_batch: that fits with these lengths, 0 where none does; service: how
     requests that arrive are served, where that was asked for, and `curve` the same for each of several concurrencies,
-    of which `service` is then the first; notes: what was assumed.
+    of which `service` is then the first; accuracy: whether generation like it was measured, under this engine, on this
+    card; notes: what was assumed.
     """
 
     ROWS = "batches"
@@ -154,6 +155,7 @@ class Generation(Document):
     capacity_bytes: int
     largest_batch: int
     batches: tuple[Batch, ...]
+    accuracy: Accuracy
     service: Service | None = None
     curve: tuple[Service, ...] = ()
     draft: Speculator | None = None
@@ -165,14 +167,6 @@ class Generation(Document):
     def runner(self) -> str:
         """What runs it: the engine, or a runtime by itself."""
         return runner(self.engine, self.runtime)
-
-    @property
-    def accuracy(self) -> Accuracy:
-        """Whether generation like it was measured: under this engine, on this card."""
-        return of_generation(
-            self.runner, self.gpu, self.weights, several=bool(self.plan), draft=self.draft is not None,
-            cached=self.lengths.cached > 0, pools=self.pools is not None,
-        )  # fmt: skip
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """A page that shows it, with what a prefill and a decode step are spent on; with a path also written there, as
@@ -313,6 +307,7 @@ def generation(
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
+        accuracy=steps.accuracy(weights, cached=lengths.cached > 0, pools=pools is not None),
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
         draft=_speculator(steps), pools=pools, notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
         steps=steps,

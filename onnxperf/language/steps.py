@@ -9,6 +9,7 @@ from math import ceil
 import numpy as np
 
 from gpu_specs import Device
+from onnxperf.answer.accuracy import Accuracy, of_generation
 from onnxperf.answer.notes import notes
 from onnxperf.answer.outline import Outline
 from onnxperf.export.decoder_quantised import Stored
@@ -16,8 +17,8 @@ from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
-from onnxperf.language.engines import ENGINES, Engine
-from onnxperf.language.served import Bare, bare, grown, hosted, under
+from onnxperf.language.engines import ENGINES, Engine, runner
+from onnxperf.language.served import EXPERTS, Bare, bare, grown, hosted, under
 from onnxperf.passes.plan import Plan, parse_plan
 from onnxperf.running.microbatches import fullest, in_turn, stage_of, through
 from onnxperf.running.pipeline import Gpu, Request, run_of
@@ -204,6 +205,21 @@ class Steps:
     def device(self) -> Device:
         """The card."""
         return self._run(1, 1, 1).devices[0]
+
+    @property
+    def runner(self) -> str:
+        """What runs it: the engine, or a runtime by itself."""
+        return runner(self.engine.name, self._run(1, 1, 1).scenario.runtime)
+
+    @property
+    def experts(self) -> bool:
+        """Whether the model is a mixture of experts."""
+        return any(o.type in EXPERTS for o in self._run(1, 1, 1).typed_graph.operators)
+
+    def accuracy(self, weights: str | None, *, cached: bool, pools: bool = False) -> Accuracy:
+        """Whether generation like it was measured; weights, cached, pools: as of `of_generation`."""
+        of = {"several": self.plan.gpus > 1, "experts": self.experts, "draft": self.draft is not None}
+        return of_generation(self.runner, self.device, weights, **of, cached=cached, pools=pools)
 
     @property
     def width(self) -> int:

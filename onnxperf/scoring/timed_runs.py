@@ -11,10 +11,10 @@ from typing import Any
 from onnxperf.answer.host_timeline import host_steps
 from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import owners
-from onnxperf.decide.two_models import signed
+from onnxperf.decide.two_models import signed, slower
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import LimitExceeded, counted, printable
-from onnxperf.ground.tables import short_type, shortened
+from onnxperf.ground.tables import percent, short_type, shortened
 from onnxperf.running.scenario import PLATFORMS
 
 MOST_NAMED = 8  # operators that a sentence lists
@@ -221,9 +221,9 @@ def _nodes_each(r: TimedRun) -> float:
 
 def keep(d: RunDifference, share: float) -> None:
     """Raise LimitExceeded where B is slower than A by more than that share."""
-    if d.ratio > 1 + share:
+    if slower(d.ratio - 1, share):
         costs = [(fsum(p.seconds for p in pairs), shortened(type)) for type, pairs in d.by_type.items()]
         costs.append((d.rest_seconds, "launch overhead and gaps"))
         most = ", ".join(f"{what} {signed(s)}" for s, what in sorted(costs, reverse=True)[:3] if s > 0)
-        over = f"B is slower than A by {d.ratio - 1:.1%}, over the limit of {100 * share:.4g}%"
+        over = f"B is slower than A by {percent(d.ratio - 1)}, over the limit of {100 * share:.4g}%"
         raise LimitExceeded(f"{over}; most of it: {most}")

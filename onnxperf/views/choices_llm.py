@@ -35,7 +35,7 @@ def show_comparison(out: Console, c: LanguageComparison) -> None:
     a = c.about
     draft = _with_draft(a.draft.model if a.draft else None, a.lengths.cached)
     draft += f", pools {a.pools.prefill}:{a.pools.decode}" if a.pools else ""
-    what = _model(a.model, a.engine, a.precision, a.weights, a.cache) + (f", {a.plan} each" if a.plan else "") + draft
+    what = _model(a.model, c.runners, a.precision, a.weights, a.cache) + (f", {a.plan} each" if a.plan else "") + draft
     asked = f"{what}, {_asked(c)}{_limits(c.pace, ', at most ')}"
     out.print(Text(printable(f"{asked}: ranked by {BY[c.by]}"), style="bold"))
     ranked = [x for x in c.cards if x.figure is not None]
@@ -44,10 +44,10 @@ def show_comparison(out: Console, c: LanguageComparison) -> None:
     put_notes(out, _notes(c, ranked))
 
 
-def _model(name: str, engine: str, precision: str, weights: str | None, cache: str | None) -> str:
+def _model(name: str, runners: Sequence[str], precision: str, weights: str | None, cache: str | None) -> str:
     """The model, what runs it, and its types."""
     types = [f"{kind} {what}" for kind, what in ((weights, "weights"), (cache, "cache")) if kind]
-    return f"{shortened(name)} under {engine}, {', '.join((precision_label(precision), *types))}"
+    return f"{shortened(name)} under {' and '.join(runners)}, {', '.join((precision_label(precision), *types))}"
 
 
 def _asked(c: LanguageComparison) -> str:
@@ -102,7 +102,7 @@ def show_recommendation(out: Console, r: LanguageRecommendation) -> None:
     draft = _with_draft(r.draft, r.cached)
     goal = f"{number(r.qps)} requests/s, prompts {r.prompts}, outputs {r.outputs}, {which} of {_limits(r.pace)}"
     out.print(
-        Text(printable(f"{_model(r.model, r.engine, r.precision, r.weights, r.cache)}{draft}: {goal}"), style="bold")
+        Text(printable(f"{_model(r.model, r.runners, r.precision, r.weights, r.cache)}{draft}: {goal}"), style="bold")
     )
     if r.plans:
         out.print(Text(_sentence(r.plans[0]), style="bold green"))
@@ -137,7 +137,8 @@ def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
 def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
     yield from r.notes
     if r.plans:
-        p, engine = r.plans[0], "" if r.engine == USUAL_ENGINE else f" --engine {r.engine}"
+        p, flag = r.plans[0], "--runtime" if r.engine == USUAL_ENGINE else "--engine"
+        engine = "" if len(r.runners) > 1 or USUAL_ENGINE in r.runners else f" {flag} {r.runners[0]}"
         plan = f" --parallel {p.parallel}" if p.parallel else ""
         yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
         yield "worst case: instances if each iteration takes the upper end of its 80% interval"

@@ -15,7 +15,7 @@ from onnxperf.decide.two_models import signed
 from onnxperf.graph import Note
 from onnxperf.ground.errors import printable
 from onnxperf.ground.names import precision_label
-from onnxperf.ground.tables import NOTHING, duration, shortened, stacked, tabulate
+from onnxperf.ground.tables import NOTHING, duration, percent, shortened, stacked, tabulate
 from onnxperf.scoring.timed_runs import RunDifference
 from onnxperf.views.prediction import QUIET
 
@@ -56,7 +56,7 @@ def verdict(d: Difference | RunDifference) -> str:
         about = f"{duration(d.a.seconds)} and {duration(d.b.seconds)}"
         return f"A and B take the same time, {about} (difference below {ALIKE:.0%})"
     than = "slower" if d.seconds > 0 else "faster"
-    return f"B is {duration(abs(d.seconds))} {than} than A: {d.ratio - 1:+.1%}"
+    return f"B is {duration(abs(d.seconds))} {than} than A: {percent(d.ratio - 1, '+')}"
 
 
 def _run(name: str, p: Prediction) -> tuple[str, ...]:

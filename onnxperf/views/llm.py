@@ -77,7 +77,7 @@ def show(out: Console, g: Generation) -> None:
         put(out, [curve_sheet(g.curve)])
     elif g.service is not None:
         put(out, [service_sheet(g.service)])
-    put_notes(out, (f"accuracy: {g.accuracy}", *g.notes, *assumed(g)))
+    put_notes(out, (printable(f"accuracy: {g.accuracy}"), *g.notes, *assumed(g)))
 
 
 def assumed(g: Generation) -> tuple[str, ...]:

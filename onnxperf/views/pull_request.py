@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxperf.ground.errors import counted, printable
-from onnxperf.ground.tables import NOTHING, duration, size
+from onnxperf.ground.tables import NOTHING, duration, percent, size
 from onnxperf.ground.version import VERSION
 
 MOST = 60_000  # characters of a table: a comment on GitHub has at most 65,536
@@ -70,7 +70,7 @@ def _row(line: Line, where: Sequence[str], compared: bool) -> Iterator[str]:
         yield "new" if line["before"] is None else _time(line["before_seconds"])
     yield _time(line["seconds"])
     if compared:
-        yield NOTHING if line["change"] is None else f"{line['change']:+.1%}"
+        yield NOTHING if line["change"] is None else percent(line["change"], "+")
     yield NOTHING if line["process_bytes"] is None else _memory(line)
     why = "; ".join(filter(None, (line["reason"], line.get("cause"))))
     yield code(why, REASON) if why else ""

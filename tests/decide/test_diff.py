@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +23,9 @@ from onnxperf.answer.predict import predict
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide import diff
 from onnxperf.decide.diff import CAUSES, Change, Difference, difference, in_order, total
-from onnxperf.decide.two_models import compare, signed
+from onnxperf.decide.two_models import compare, signed, slower
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.tables import percent
 from onnxperf.running.pipeline import Request
 from onnxperf.views.difference import verdict
 from op_models import Conv, Gemm, Move, Pointwise, Rows, Size, Transfer, Work
@@ -292,6 +294,22 @@ def test_a_limit_on_how_much_slower(onnxperf_cli) -> None:
     assert code == 1 and "B is" in out
     assert "over the limit of 0.1%" in err and "1 Transpose (only in B)" in err and err.count("\n") == 1
     assert onnxperf_cli("diff", keras, mobile, "--gpu", "t4", "--fail-above", "0.1%")[0] == 0  # faster is no reason
+
+
+def test_a_limit_of_nothing_is_for_anything_slower(onnxperf_cli, tmp_path: Path) -> None:
+    """The same model is no slower, the same run at a clock that is a little lower is."""
+    assert onnxperf_cli("diff", RESNET, RESNET, "--gpu", "t4", "--fail-above", "0%")[0] == 0
+    fast, slow = (str(tmp_path / f"{mhz}.json") for mhz in (1590.0, 1589.9))
+    for trace in (fast, slow):
+        card = ("--gpu", "t4", "--clock", Path(trace).stem)
+        assert onnxperf_cli("predict", RESNET, *card, "--trace", trace)[0] == 0
+    assert onnxperf_cli("diff", slow, fast, "--fail-above", "0")[0] == 0
+    code, _, err = onnxperf_cli("diff", fast, slow, "--fail-above", "0")
+    assert code == 1 and re.search(r"slower than A by 0\.0+\d%, over the limit of 0%", err)
+    assert not slower(1e-9, 0.0) and slower(1e-5, 0.0) and not slower(0.05, 0.05)
+    assert [percent(x, "+") for x in (0.0, -1e-9, 3.21e-5, -2e-6, 0.0512)] == [
+        "+0.0%", "+0.0%", "+0.003%", "-0.0002%", "+5.1%"
+    ]  # fmt: skip
 
 
 def test_what_does_not_fit_is_over_any_limit(onnxperf_cli, tmp_path: Path) -> None:

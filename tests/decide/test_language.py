@@ -24,6 +24,7 @@ from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
 from tests.decide.models import net
+from tests.device_files import PROCESSOR
 from tests.language.test_generation import SMALL
 from tests.steps_once import runs_are_predicted_once, steps_once
 from tests.test_cli import run
@@ -236,6 +237,30 @@ def test_a_file_goes_as_well(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     assert (code, err) == (0, "") and shown["time_per_output_token"] == one.batches[0].token.to_dict()
     code, out, err = onnxperf_cli("recommend", model, *asked, "--tpot", "2ms", "--qps", "100", "--parallel", "tp=2")
     assert (code, err) == (0, "") and "(tp=2)" in out
+
+
+@pytest.mark.parametrize("flag", ["", "--engine vllm", "--runtime torch-eager"])
+def test_what_runs_it_is_named(onnxperf_cli: Any, files: tuple[str, str], flag: str) -> None:
+    asked = ("--config", files[0], "--gpu", "l4", "--prompt", "64", "--output", "16", *flag.split())
+    runner = flag.rpartition(" ")[2] or "ort-genai"
+    code, compared, err = onnxperf_cli("compare", *asked)
+    assert (code, err) == (0, "") and f"under {runner}, as stored" in " ".join(compared.split())
+    limits = ("--tpot", "50ms", "--qps", "5", "--requests", "20", "--parallel", "tp=1")
+    code, out, err = onnxperf_cli("recommend", *asked, *limits)
+    assert (code, err) == (0, "") and f"under {runner}, as stored" in " ".join(out.split())
+    command = f"onnxperf llm --gpu l4 --parallel tp=1 {flag} --batch 256 --qps 5".split()
+    assert " ".join(command) in " ".join(out.split())
+    code, out, err = onnxperf_cli("recommend", *asked, *limits, "--json", "-")
+    jsonschema.validate(shown := json.loads(out), SCHEMA)
+    assert shown["runners"] == [runner]
+
+
+def test_cards_that_run_it_otherwise_are_named_too(tmp_path: Path) -> None:
+    host = tmp_path / "host.toml"
+    host.write_text(PROCESSOR, encoding="utf-8")
+    r = compare_llm(gpu=["l4", host], config=SMALL, prompt=64, output=16)
+    assert set(r.runners) == {"ort-genai", "ort-cpu"}
+    assert f"under {r.runners[0]} and {r.runners[1]}," in " ".join(str(r).split())
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def test_a_model_is_measured_and_predicted_for_this_processor(run: Run, small: P
     assert again["device"] == {"name": processor().name, "id": "mine", "figures": "mine.toml"}
 
 
-@pytest.mark.parametrize("factor, limit, code", [(1.3, "20%", 1), (1.3, "0.25", 0), (0.8, "20 %", 1), (0.8, "30%", 0)])
+@pytest.mark.parametrize(
+    "factor, limit, code", [(1.3, "20%", 1), (1.3, "0.25", 0), (0.8, "20 %", 1), (0.8, "30%", 0), (1.3, "0", 1)]
+)
 def test_a_limit_holds_on_either_side(
     run: Run, small: Path, tmp_path: Path, factor: float, limit: str, code: int
 ) -> None:
@@ -60,7 +62,7 @@ def test_a_limit_holds_on_either_side(
     assert run("validate", "--data", tmp_path, "--fail-above", limit)[0] == code
 
 
-@pytest.mark.parametrize("text", ["15", "0", "0%", "-1%", "nan", "inf%", "1e-3", "", "15%%"])
+@pytest.mark.parametrize("text", ["15", "-0", "-1%", "nan", "inf%", "1e-3", "", "15%%"])
 def test_a_limit_that_is_no_share_is_refused(run: Run, text: str) -> None:
     code, _, err = run("validate", "x.json", "--fail-above", text)
     assert code == 2 and "15%" in err

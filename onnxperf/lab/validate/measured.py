@@ -16,6 +16,7 @@ from pathlib import Path
 
 import gpu_specs
 from onnxperf.answer.accuracy import (
+    EXPERTS,
     GENERATION,
     KERNELS,
     LOOPS,
@@ -66,8 +67,9 @@ def _engines(words: str, gpu: str, precision: str, since: str, until: str, rows:
     return Printed(words, Measured("tensorrt", "inference", precision, gpu, since, until, RUNS, rows, 0.0, TENSORRT))
 
 
-def _served(words: str, engine: str, gpu: str, of: str, rows: int) -> Printed:
-    return Printed(words, Measured(engine, GENERATION, WHOLE, gpu, "", "", of, rows, 0.0, OF_GENERATION))
+def _served(words: str, engine: str, gpu: str, of: str, rows: int, experts: bool = False) -> Printed:
+    kind = GENERATION + EXPERTS * experts
+    return Printed(words, Measured(engine, kind, WHOLE, gpu, "", "", of, rows, 0.0, OF_GENERATION))
 
 
 DETECTORS, NANO, NX = "segmenters, poses, T4 | 10 | |", "| the same, Orin Nano | not stated |", "Orin NX | not stated |"
@@ -86,6 +88,13 @@ PRINTED = (
         _served("error of the time per output token is", engine, gpu, LOOPS, 433)
         for engine in ("sglang", "trtllm", "vllm")
         for gpu in ("h100-sxm", "h200-sxm")
+    ),
+    *(
+        _served("rows of dense models and", engine, gpu, LOOPS, 487, experts=True)
+        for engine, gpu in (
+            ("sglang", "h200-sxm"), ("trtllm", "h100-sxm"), ("trtllm", "h200-sxm"), ("vllm", "h100-sxm"),
+            ("vllm", "h200-sxm"),
+        )
     ),
 )  # fmt: skip
 
