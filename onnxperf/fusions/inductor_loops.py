@@ -289,8 +289,7 @@ class Loop:
     def divides(self, tile: Tile) -> bool:
         """Whether its axes, outermost first, split into those of a tile."""
         rest = tile[0]
-        for i in self.order:
-            size = self.domain[i]
+        for size in (self.domain[i] for i in self.order if self.domain[i] > 1):
             if rest == 1:
                 return True
             if max(size, rest) % min(size, rest):
