@@ -255,8 +255,9 @@ class Memory:
         inside = 2 * sum(any(w[i] == 1 for i in axes) for w in whole) > len(whole) or not whole
         inner = [shape[i] for i in axes if shape[i] > 1][1:]
         blocks = [prod(inner[i:]) for i in range(len(inner))]
-        read = keys(x.loads(), shape, order)
-        first = Loop(rows, width, read, {}, flops, parts, o.out, inside, shape, tuple(order))
+        loads = x.loads()
+        read = keys(loads, shape, order)
+        first = Loop(rows, width, read, {}, flops, parts, o.out, inside, shape, tuple(order), loads, (lie, 0))
         last = self._split(o, first, len(names) > 1 and not after, blocks) if whole or unknown else first
         for name in names:
             t = replace(o.out, name=f"{o.out.name}{name}", dtype="float32" if name else o.out.dtype, shape=small)

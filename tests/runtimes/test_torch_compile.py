@@ -200,6 +200,11 @@ def test_what_is_tiled_joins_a_sum_s_kernel_since_2_12(make: Make) -> None:
     assert ("triton_poi", "_softmax_add") in before and len(before) > len(today)
 
 
+def test_sums_of_one_element_go_in_the_order_of_others(compiled: Callable[..., list[tuple[str, str]]]) -> None:
+    text = "(float[1,64,7,14] x) => (float[1,64,7,14] y) {s = Softmax<axis=0>(x) y = Softmax<axis=1>(s)}"
+    assert [kind for kind, _ in compiled(text)] == ["triton_per"]
+
+
 @pytest.mark.parametrize(("other", "number"), [("Mul(x,t)", 2), ("Mul(x,x)", 1)])
 def test_elementwise_loops_of_other_tiles_stay_apart(make: Make, other: str, number: int) -> None:
     """Both read one tensor in a row, and another one across; torch 2.13's own Inductor: "tiling mismatch"."""
