@@ -74,6 +74,13 @@ def test_rows_of_a_choice_of_cards_say_it_too() -> None:
         ({"gpu": "h100", "engine": "vllm", "clock_Hz": 1e9}, "inferred", "not measured on h100-sxm as it is set here"),
         ({"gpu": "a100-80gb", "runtime": "torch-eager"}, "not validated", "generation under torch-eager"),
         ({"gpu": "h100", "engine": "vllm", "parallel": "tp=2"}, "measured", "off in the median of 433 closed loops"),
+        ({"gpu": "a100-80gb", "precision": "bf16"}, "measured", "7% off"),
+        ({"gpu": "a100-80gb", "precision": "fp32"}, "inferred", "measured on a100-sxm4-80gb in 16 bits"),
+        ({"gpu": "a100-80gb", "precision": "fp8"}, "inferred", "in 16 bits"),
+        ({"gpu": "a100-80gb", "weights": "int8"}, "inferred", "in 16 bits"),
+        ({"gpu": "a100-80gb", "cache": "int8"}, "inferred", "in 16 bits"),
+        ({"gpu": "h100", "engine": "vllm", "precision": "fp8"}, "measured", "433 closed loops"),
+        ({"gpu": "h100", "engine": "vllm", "weights": "int4"}, "inferred", "in 16 or 8 bits"),
         ({"gpu": "h100", "engine": "vllm", "cached": 0.5}, "not validated", "prefix caches"),
     ],
 )
@@ -96,6 +103,15 @@ def test_models_with_experts_are_measured_apart(terms: dict[str, Any], status: s
     experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
     g = onnxperf.llm(config=CONFIG | experts, prompt=64, output=4, batch=2, **terms)
     assert g.accuracy.status == status and why in g.accuracy.why and g.accuracy.page == OF_GENERATION
+
+
+def test_weights_of_four_bits_were_measured_of_experts_alone() -> None:
+    stored = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    one: dict[str, Any] = {"gpu": "h100", "engine": "vllm", "prompt": 64, "output": 4}
+    said = [onnxperf.llm(config=CONFIG | stored | more, **one).accuracy for more in ({}, experts)]
+    assert [a.status for a in said] == ["inferred", "measured"]
+    assert said[0].why == "measured on h100-sxm in 16 or 8 bits"
 
 
 def test_a_file_with_the_name_of_a_card_is_another_card(tmp_path: Path) -> None:

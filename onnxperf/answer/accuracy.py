@@ -36,7 +36,8 @@ TOLD = {
     LOOPS: "time per output token {error:.0%} off in the median of {rows} closed loops",
     STEPS: "prefills and decode steps by themselves, {error:.0%} off in {rows}",
 }  # fmt: skip
-WHOLE = "16 or 8 bits"  # the types that engines were measured in, with weights as their configurations have them
+#: The types that generation was measured in under a runtime by itself, and under engines.
+HALF, WHOLE = "16 bits", "16 or 8 bits"
 #: Precisions by the type that most stored values have.
 STORED = {
     "": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
@@ -115,20 +116,19 @@ def _named(device: Device) -> str:
 
 
 def of_generation(
-    engine: str, device: Device, weights: str | None, *, several: bool, experts: bool, draft: bool, cached: bool,
+    engine: str, device: Device, types: str, *, several: bool, experts: bool, draft: bool, cached: bool,
     pools: bool = False,
 ) -> Accuracy:  # fmt: skip
-    """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; weights: the type
-    that they are packed in, None for that of the configuration; several: whether on several GPUs, as loops under
-    serving engines were; experts: whether of a mixture of experts; draft, cached, pools: whether these take part, which
-    no measurement has.
+    """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; types: of
+    weights, keys and values, such as HALF; several: whether on several GPUs, as loops under serving engines were;
+    experts: whether of a mixture of experts; draft, cached, pools: whether these take part, which no measurement has.
     """
     parts = {"speculative decoding": draft, "prefix caches": cached, "pools": pools}
     if any(parts.values()):
         return Accuracy(NOT_VALIDATED, None, " and ".join(name for name, x in parts.items() if x), OF_GENERATION)
     looped = any(m.runtime == engine and m.of == LOOPS for m in measured())
     kind = GENERATION + EXPERTS * experts + SEVERAL * (several and not looped)
-    return of_kind(engine, kind, weights or WHOLE, _named(device))
+    return of_kind(engine, kind, types, _named(device))
 
 
 def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:

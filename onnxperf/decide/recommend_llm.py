@@ -203,7 +203,8 @@ class Instance:
         self.device, self.plan, self.lengths = device, plan, lengths
         (self.traffic,) = traffic(lengths, **{**asked.arriving, "qps": qps})
         self.traffic.arrivals(lengths.positions)
-        self.running, self.weights = asked.batch or RUNNING, asked.built["weights"]
+        self.running = asked.batch or RUNNING
+        self.types = asked.built["weights"], asked.built["cache"]
         self._served = dict[int, Service]()
 
     def _serve(self, t: Traffic) -> Service:
@@ -214,7 +215,7 @@ class Instance:
     @property
     def accuracy(self) -> Accuracy:
         """Whether generation like it was measured."""
-        return self.steps.accuracy(self.weights, cached=self.traffic.cached > 0)
+        return self.steps.accuracy(*self.types, cached=self.traffic.cached > 0)
 
     @cached_property
     def each(self) -> int:

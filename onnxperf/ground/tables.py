@@ -99,6 +99,11 @@ def tabulate(
     return table
 
 
+def columns(table: Table) -> tuple[str, ...]:
+    """The names of the columns that there was room for."""
+    return tuple(str(column.header) for column in table.columns)
+
+
 def _fitted(out: Console, names: Sequence[str], lines: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     """The lines, with what stands in columns of names shortened to their part of the room, but to NAME at least."""
     widest = [

@@ -9,7 +9,7 @@ from math import ceil
 import numpy as np
 
 from gpu_specs import Device
-from onnxperf.answer.accuracy import Accuracy, of_generation
+from onnxperf.answer.accuracy import HALF, WHOLE, Accuracy, of_generation, precision_of, stored_type
 from onnxperf.answer.notes import notes
 from onnxperf.answer.outline import Outline
 from onnxperf.export.decoder_quantised import Stored
@@ -17,6 +17,7 @@ from onnxperf.graph import Opened
 from onnxperf.graph.decoder_dims import DecoderDims, decoder_dims
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import USUAL_ENGINE
 from onnxperf.language.engines import ENGINES, Engine, runner
 from onnxperf.language.served import EXPERTS, Bare, bare, grown, hosted, under
 from onnxperf.passes.plan import Plan, parse_plan
@@ -216,10 +217,26 @@ class Steps:
         """Whether the model is a mixture of experts."""
         return any(o.type in EXPERTS for o in self._run(1, 1, 1).typed_graph.operators)
 
-    def accuracy(self, weights: str | None, *, cached: bool, pools: bool = False) -> Accuracy:
-        """Whether generation like it was measured; weights, cached, pools: as of `of_generation`."""
+    def accuracy(self, weights: str | None, cache: str | None, *, cached: bool, pools: bool = False) -> Accuracy:
+        """Whether generation like it was measured; weights, cache: the types that these were asked to be in, None for
+        those of the model; cached, pools: as of `of_generation`.
+        """
+        types = weights or self._types(cache)
         of = {"several": self.plan.gpus > 1, "experts": self.experts, "draft": self.draft is not None}
-        return of_generation(self.runner, self.device, weights, **of, cached=cached, pools=pools)
+        return of_generation(self.runner, self.device, types, **of, cached=cached, pools=pools)
+
+    def _types(self, cache: str | None) -> str:
+        """The types of weights, keys and values, as measured generation is told apart. Engines ran some models with
+        experts with weights in 4 bits, of others none; activations in 4 bits none did.
+        """
+        if self.engine.name != USUAL_ENGINE:
+            s = self.stored
+            few = s is not None and s.bits < 8 and (not self.experts or s.activations == "fp4")
+            return f"{s.bits} bits" if s is not None and few else WHOLE
+        run = self._run(1, 1, 1)
+        named = precision_of(run.scenario, run.runtime, run.devices[0], run.kept(stored_type, run.graph))
+        types = HALF if named in ("fp16", "bf16") else named
+        return f"{types}, keys and values in {cache}" if cache else types
 
     @property
     def width(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -14,7 +14,7 @@ from onnxperf.decide.recommend import Plan, Recommendation
 from onnxperf.decide.what_if import WhatIf, WhatIfs
 from onnxperf.ground.errors import printable
 from onnxperf.ground.names import precision_label
-from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
+from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
 BY = {
@@ -35,11 +35,20 @@ def show_comparison(out: Console, c: Comparison) -> None:
         "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
         "#$/hour", "#$/million", "!accuracy",
     )  # fmt: skip
-    spare = ("W", "$/hour", "J/sample", "memory", "80% interval")
     ranked = [x for x in c.cards if x.figure is not None]
-    out.print(tabulate(out, names, map(_line, ranked), spare=spare))
+    out.print(table := tabulate(out, names, map(_line, ranked), spare=_spare(c, ranked)))
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
-    put_notes(out, _notes(c, ranked))
+    put_notes(out, _notes(c, ranked, columns(table)))
+
+
+def _spare(c: Comparison, ranked: Iterable[Candidate]) -> tuple[str, ...]:
+    """The columns that go where lines are short: prices that nobody has, or that cards are not ranked by, first."""
+    energy, prices = ("W", "J/sample"), ("$/hour", "$/million")
+    if c.by == "energy":
+        return (*prices, "W", "memory", "80% interval")
+    if not any(x.price for x in ranked):
+        return (*prices, *energy, "memory", "80% interval")
+    return (*energy, "memory", "$/hour", "80% interval")
 
 
 def put_reasons(out: Console, reasons: Iterable[tuple[str, str]]) -> None:
@@ -79,15 +88,17 @@ def _line(x: Candidate) -> tuple[str, ...]:
     return rank, x.device.id, *asked, *best, hour, million, status(x.accuracy)
 
 
-def _notes(c: Comparison, ranked: Iterable[Candidate]) -> Iterator[str]:
+def _notes(c: Comparison, ranked: Iterable[Candidate], shown: Collection[str]) -> Iterator[str]:
     if any(x.ties for x in ranked):
         yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     yield from on_accuracy(x.accuracy for x in ranked)
-    if any(x.price is not None for x in ranked):
+    priced = [(x.device.id, x.price) for x in ranked if x.price is not None]
+    if priced and "$/million" in shown:
         yield "$/million is the cost per million samples at full load and the best batch"
-    yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
+    if {"$/hour", "$/million"} & set(shown):
+        yield from on_prices(priced)
 
 
 def on_prices(prices: Iterable[tuple[str, Price]]) -> Iterator[str]:

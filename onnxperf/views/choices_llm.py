@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,7 +12,7 @@ from onnxperf.decide.pace import Pace
 from onnxperf.decide.recommend_llm import LanguagePlan, LanguageRecommendation
 from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import USUAL_ENGINE, precision_label
-from onnxperf.ground.tables import NOTHING, duration, number, put_notes, shortened, size, tabulate
+from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
 from onnxperf.views.choices import on_accuracy, on_prices, put_reasons, status
 from onnxperf.views.llm import arriving, interval
@@ -22,7 +22,8 @@ CARDS = (
     "#rank", "!card", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#tokens/s", "#memory", "#largest batch",
     "#$/hour", "#$/M tokens", "!accuracy",
 )  # fmt: skip
-SPARE = ("$/hour", "memory", "80% interval", "largest batch", "80% interval ")
+SPARE = ("memory", "80% interval", "largest batch", "$/hour", "80% interval ")
+PRICES = ("$/hour", "$/M tokens")  # which go first where no card has one
 PLANS = (
     "!card", "!plan", "#instances", "#worst case", "#TTFT", "#80% interval", "#TPOT", "#80% interval ", "#load",
     "#$/hour", "#$/M tokens", "!accuracy",
@@ -39,9 +40,10 @@ def show_comparison(out: Console, c: LanguageComparison) -> None:
     asked = f"{what}, {_asked(c)}{_limits(c.pace, ', at most ')}"
     out.print(Text(printable(f"{asked}: ranked by {BY[c.by]}"), style="bold"))
     ranked = [x for x in c.cards if x.figure is not None]
-    out.print(tabulate(out, CARDS, map(_line, ranked), spare=SPARE))
+    spare = SPARE if any(x.price for x in ranked) else (*PRICES, *SPARE)
+    out.print(table := tabulate(out, CARDS, map(_line, ranked), spare=spare))
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
-    put_notes(out, _notes(c, ranked))
+    put_notes(out, _notes(c, ranked, columns(table)))
 
 
 def _model(name: str, runners: Sequence[str], precision: str, weights: str | None, cache: str | None) -> str:
@@ -86,13 +88,15 @@ def _time(s: Seconds) -> tuple[str, str]:
     return duration(s.seconds), interval(s)
 
 
-def _notes(c: LanguageComparison, ranked: Sequence[LanguageCandidate]) -> Iterator[str]:
+def _notes(c: LanguageComparison, ranked: Sequence[LanguageCandidate], shown: Collection[str]) -> Iterator[str]:
     if any(x.ties for x in ranked):
         yield "=: tied rank, as the 80% intervals overlap with those of the best card of that rank"
     yield from on_accuracy(x.accuracy for x in ranked)
-    if any(x.price is not None for x in ranked):
+    priced = [(x.device.id, x.price) for x in ranked if x.price is not None]
+    if priced and PRICES[1] in shown:
         yield "$/M tokens is the cost per million generated tokens at the tokens/s of this line"
-    yield from on_prices((x.device.id, x.price) for x in ranked if x.price is not None)
+    if set(PRICES) & set(shown):
+        yield from on_prices(priced)
     yield from c.about.notes
 
 

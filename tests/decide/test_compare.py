@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import gpu_specs
 import onnxperf
@@ -15,6 +18,7 @@ from onnxperf import UsageError, compare, predict
 from onnxperf.decide.choices import GAIN, MOST_BATCH, Choice, priced, selected
 from onnxperf.decide.compare import Comparison
 from onnxperf.ground.names import RANKED_BY
+from onnxperf.views.choices import show_comparison
 from tests.decide.models import net
 
 CARDS = ["t4", "l4", "a10g", "a100", "h100"]
@@ -55,6 +59,26 @@ def test_ranks_are_in_order_and_ties_are_overlaps(by_all: dict[str, Comparison],
         if a.rank == b.rank:
             first = next(c for c in found if c.rank == a.rank)
             assert first.figure and b.figure and b.figure[0] <= first.figure[2]
+
+
+@pytest.mark.parametrize(
+    ("by", "prices", "has", "lacks"),
+    [
+        ("cost", True, ("80% interval", "$/hour", "$/million"), ("memory", "J/sample")),
+        ("latency", True, ("80% interval", "$/hour", "$/million"), ("memory", "J/sample")),
+        ("energy", True, ("80% interval", "J/sample", "memory"), ("$/hour", "$/million", "on-demand prices")),
+        ("latency", False, ("80% interval", "memory"), ("$/hour", "$/million")),
+    ],
+)
+def test_a_hundred_columns_have_room_for_what_decides(
+    by: str, prices: bool, has: Sequence[str], lacks: Sequence[str]
+) -> None:
+    gpu = ["a100", "h100"] if prices else ["rtx-a2000-12gb", "rtx-3060"]
+    out = Console(width=100, file=StringIO(), highlight=False)
+    show_comparison(out, compare(net(), gpu=gpu, by=by))
+    text = out.file.getvalue()
+    head = next(line for line in text.splitlines() if line.startswith("rank "))
+    assert len(head) <= 100 and all(name in head for name in has) and not any(name in text for name in lacks)
 
 
 def test_the_best_batch_has_the_most_samples_a_second(by_all: dict[str, Comparison]) -> None:

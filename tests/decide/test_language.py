@@ -255,6 +255,17 @@ def test_what_runs_it_is_named(onnxperf_cli: Any, files: tuple[str, str], flag: 
     assert shown["runners"] == [runner]
 
 
+@pytest.mark.parametrize("card", ["l4", "rtx-3060"])
+def test_prices_stand_in_a_hundred_columns(
+    onnxperf_cli: Any, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch, card: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, err = onnxperf_cli("compare", "--config", files[0], "--gpu", card, "--engine", "vllm")
+    head = next(line for line in out.splitlines() if line.startswith("rank "))
+    assert (code, err) == (0, "") and len(head) <= 100
+    assert ("$/hour" in head) == ("$/M tokens" in out) == ("on-demand prices" in out) == (card == "l4")
+
+
 def test_cards_that_run_it_otherwise_are_named_too(tmp_path: Path) -> None:
     host = tmp_path / "host.toml"
     host.write_text(PROCESSOR, encoding="utf-8")

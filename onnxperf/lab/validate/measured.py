@@ -18,6 +18,7 @@ import gpu_specs
 from onnxperf.answer.accuracy import (
     EXPERTS,
     GENERATION,
+    HALF,
     KERNELS,
     LOOPS,
     OF_GENERATION,
@@ -68,8 +69,8 @@ def _engines(words: str, gpu: str, precision: str, since: str, until: str, rows:
 
 
 def _served(words: str, engine: str, gpu: str, of: str, rows: int, experts: bool = False) -> Printed:
-    kind = GENERATION + EXPERTS * experts
-    return Printed(words, Measured(engine, kind, WHOLE, gpu, "", "", of, rows, 0.0, OF_GENERATION))
+    kind, types = GENERATION + EXPERTS * experts, WHOLE if of == LOOPS else HALF
+    return Printed(words, Measured(engine, kind, types, gpu, "", "", of, rows, 0.0, OF_GENERATION))
 
 
 DETECTORS, NANO, NX = "segmenters, poses, T4 | 10 | |", "| the same, Orin Nano | not stated |", "Orin NX | not stated |"
