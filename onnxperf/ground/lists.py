@@ -75,14 +75,14 @@ def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
     return name, parse_sizes(sizes, f"sizes of {name!r}")
 
 
-def parse_batches(text: str) -> tuple[int, ...]:
-    """Batches as a list, or as 1..64, which doubles from the first to the last; that is taken as well."""
+def parse_batches(text: str, what: str = "batches") -> tuple[int, ...]:
+    """Batches, or other numbers, as a list, or as 1..64, which doubles from the first to the last, taken as well."""
     match = re.fullmatch(r"\s*([1-9][0-9]{0,8})\.\.([1-9][0-9]{0,8})\s*", text)
     if match is None:
-        return parse_sizes(text, "batches")
+        return parse_sizes(text, what)
     first, last = int(match[1]), int(match[2])
     if first > last:
-        raise UsageError(f"{text!r} ends before it starts: write the smaller batch first")
+        raise UsageError(f"{text!r} ends before it starts: write the smaller one first")
     doubled = (first << i for i in range(last.bit_length()))
     return (*(batch for batch in doubled if batch < last), last)
 

@@ -261,7 +261,11 @@ def traffic(
     if qps is not None and concurrency is not None:
         raise UsageError("--qps and --concurrency are two ways in which requests arrive: leave one out")
     if concurrency is not None:
-        asked = parse_batches(concurrency) if isinstance(concurrency, str) else concurrency
+        asked = (
+            parse_batches(concurrency, "numbers of requests for --concurrency")
+            if isinstance(concurrency, str)
+            else concurrency
+        )
         drawn = prompts or str(lengths.prompt), outputs or (around if engine.mixed else str)(lengths.output)
         each = sorted(sizes_of(asked, "--concurrency", MAX_CONCURRENCY))
         return tuple(

@@ -71,7 +71,7 @@ def show_gpus(out: Console, devices: Iterable[Device]) -> None:
         rates = (f"{d.dense_flops['fp32'] / 1e12:.1f}", number(half / 1e12, 4) if half else "")
         sizes = (f"{d.capacity_bytes / 2**30:.0f} GiB", f"{d.l2_bytes / 2**20:.4g} MiB")
         named = (d.id, d.name.removeprefix("NVIDIA "), str(d.sms), f"{d.boost_hz / 1e9:.2f} GHz")
-        rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:,.0f}", *sizes, f"{d.tdp_W:.0f}"))
+        rows.append((*named, *rates, f"{d.bandwidth_Bps / 1e9:,.0f}", *sizes, f"{d.tdp_W:,.0f}"))
     out.print(tabulate(out, names, rows, spare=("L2", "boost", "W", "SMs", "name", "fp32 TF")))
 
 

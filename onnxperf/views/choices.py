@@ -21,6 +21,7 @@ BY = {
     "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost per million samples",
     "energy": "energy per sample",
 }  # fmt: skip
+NONE_RANKED = Text("no card can be ranked", style="bold red")
 
 
 def show_comparison(out: Console, c: Comparison) -> None:
@@ -36,7 +37,8 @@ def show_comparison(out: Console, c: Comparison) -> None:
         "#$/hour", "#$/million", "!accuracy",
     )  # fmt: skip
     ranked = [x for x in c.cards if x.figure is not None]
-    out.print(table := tabulate(out, names, map(_line, ranked), spare=_spare(c, ranked)))
+    table = tabulate(out, names, map(_line, ranked), spare=_spare(c, ranked))
+    out.print(table if ranked else NONE_RANKED)
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
     put_notes(out, _notes(c, ranked, columns(table)))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from onnxperf.decide.compare_llm import LanguageCandidate, LanguageComparison
@@ -14,7 +15,7 @@ from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import USUAL_ENGINE, precision_label
 from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
-from onnxperf.views.choices import on_accuracy, on_prices, put_reasons, status
+from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, put_reasons, status
 from onnxperf.views.llm import arriving, interval
 
 BY = {"latency": "time per output token", "throughput": "throughput", "cost": "cost per million tokens"}
@@ -41,7 +42,8 @@ def show_comparison(out: Console, c: LanguageComparison) -> None:
     out.print(Text(printable(f"{asked}: ranked by {BY[c.by]}"), style="bold"))
     ranked = [x for x in c.cards if x.figure is not None]
     spare = SPARE if any(x.price for x in ranked) else (*PRICES, *SPARE)
-    out.print(table := tabulate(out, CARDS, map(_line, ranked), spare=spare))
+    table = tabulate(out, CARDS, map(_line, ranked), spare=spare)
+    out.print(table if ranked else NONE_RANKED)
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
     put_notes(out, _notes(c, ranked, columns(table)))
 
@@ -112,11 +114,13 @@ def show_recommendation(out: Console, r: LanguageRecommendation) -> None:
         out.print(Text(_sentence(r.plans[0]), style="bold green"))
         if r.plans[1:]:
             out.print(Text(f"next: {_sentence(r.plans[1])}"))
-        out.print(tabulate(out, PLANS, map(_plan_line, r.plans), spare=SPARE_OF_PLANS))
+        table = tabulate(out, PLANS, map(_plan_line, r.plans), spare=SPARE_OF_PLANS)
+        out.print(table)
     else:
+        table = Table()
         out.print(Text("no plan meets this target", style="bold red"))
     put_reasons(out, ((f"{gpu} {plan}".strip(), why) for gpu, plan, why in r.others))
-    put_notes(out, _on_plans(r))
+    put_notes(out, _on_plans(r, columns(table)))
 
 
 def _sentence(p: LanguagePlan) -> str:
@@ -138,7 +142,7 @@ def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
     return p.gpu, p.parallel or "1 GPU", *figures, status(p.accuracy)
 
 
-def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
+def _on_plans(r: LanguageRecommendation, shown: Collection[str]) -> Iterator[str]:
     yield from r.notes
     if r.plans:
         p, flag = r.plans[0], "--runtime" if r.engine == USUAL_ENGINE else "--engine"
@@ -147,6 +151,7 @@ def _on_plans(r: LanguageRecommendation) -> Iterable[str]:
         yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
         yield "worst case: instances if each iteration takes the upper end of its 80% interval"
         yield from on_accuracy(p.accuracy for p in r.plans)
+    if "load" in shown:
         yield f"load: the share of the requests that an instance serves with all {counted(r.running, 'place')} taken"
     if r.prices:
         yield "$/hour is the price of all instances, busy or idle; cheapest plan first"

@@ -266,6 +266,21 @@ def test_prices_stand_in_a_hundred_columns(
     assert ("$/hour" in head) == ("$/M tokens" in out) == ("on-demand prices" in out) == (card == "l4")
 
 
+def test_a_screen_has_no_table_of_nothing_and_no_note_on_what_is_left_out(
+    onnxperf_cli: Any, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--config", files[0], "--gpu", "l4", "--prompt", "64", "--output", "16", "--engine", "vllm")
+    code, out, err = onnxperf_cli("compare", *asked, "--tpot", "1us")
+    assert (code, err) == (0, "") and "\nno card can be ranked\nl4: takes" in out and "rank " not in out
+    for columns in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        limits = ("--tpot", "50ms", "--qps", "5", "--requests", "20", "--parallel", "tp=1")
+        code, out, err = onnxperf_cli("recommend", *asked, *limits)
+        assert (code, err) == (0, "") and ("- load:" in out) == (columns == "200")
+    code, out, err = onnxperf_cli("llm", *asked, "--concurrency", "0")
+    assert (code, out) == (2, "") and "'0' is not a list of numbers of requests for --concurrency" in err
+
+
 def test_cards_that_run_it_otherwise_are_named_too(tmp_path: Path) -> None:
     host = tmp_path / "host.toml"
     host.write_text(PROCESSOR, encoding="utf-8")
