@@ -24,7 +24,7 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.padding import least_padded
 from onnxperf.latency.power import drawn, energy, slowdown
-from onnxperf.latency.terms import Array, KernelTerms, summed
+from onnxperf.latency.terms import Array, KernelTerms, rows_of, summed
 from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
@@ -219,7 +219,7 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
     names = [correction_name(kernel) for kernel in kernels.rows]
     factors = {name: [d.corrections.operators.get(name, 1.0) for d in devices] for name in set(names)}
-    return np.array([factors[name] for name in names], dtype=float).reshape(len(names), len(devices))
+    return rows_of(factors, names, len(devices)).astype(float)
 
 
 def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:

@@ -114,8 +114,7 @@ class Run:
     baseline: Method | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for device in self.devices:
-            check(self.scenario, device)
+        check(self.scenario, self.devices)
         if len(columns(self.devices, self.scenario.precision)) > 1:
             ids = ", ".join(d.id for d in self.devices)
             raise UsageError(
@@ -413,7 +412,9 @@ def _host_costs(
     """
     measured = c.host.get(runtime.host_constants)
     usual = replace(runtime.host, **measured, source="calibrated") if measured else runtime.host
-    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d, cpu in zip(devices, cpus, strict=True))
+    paces = [(d.corrections.host, cpu.pace) for d, cpu in zip(devices, cpus, strict=True)]
+    scaled = {(factor, pace): usual.scaled(factor).scaled(pace) for factor, pace in set(paces)}
+    return tuple(scaled[at] for at in paces)
 
 
 def _require_capturable(run: Graph) -> None:

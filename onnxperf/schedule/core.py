@@ -99,7 +99,7 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
 def _one_stream(kernels: Kernels, g: int) -> Array:
     """The names [n, g] under which kernels and copies stand where they all run on one stream, but for exchanges."""
     names = [COPY if k.way else COMM if k.communicates else COMPUTE for k in kernels.rows]
-    return np.array([[name] * g for name in names], dtype="<U16").reshape(-1, g)
+    return np.repeat(np.array(names, dtype="<U16")[:, None], g, axis=1)
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
