@@ -11,6 +11,7 @@ of classes without rows are assumed. All are constants, in the tables `interval.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,12 @@ def distance(device: Device, name: str, constants: Constants) -> str:
     if device.id in table.get("cards", ()):
         return "measured"
     return "known" if device.capability[0] in table.get("generations", ()) else "new"
+
+
+@lru_cache(maxsize=64)  # some ten classes on each set of cards
+def _distances(cards: Cards, name: str) -> list[int]:
+    """How far each card is from those that a class has rows of, an index into DISTANCES."""
+    return [DISTANCES.index(distance(device, name, cards.constants)) for device in cards.devices]
 
 
 def in_domain(work_list: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
@@ -112,11 +119,10 @@ def half_widths(work_list: Sequence[Work], cards: Cards) -> Array:
             continue
         table, members = ranges_of(name, constants), [work_list[at] for at in rows.tolist()]
         by_distance = np.array([np.atleast_1d(table[x]) for x in DISTANCES], dtype=float)  # [distance, third]
-        distances = [DISTANCES.index(distance(device, name, constants)) for device in cards.devices]
         of_third = thirds(members, name, constants)
         outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
         inside = in_domain(members, [name] * len(members), constants)[:, None]
-        width = np.where(inside, by_distance[np.ix_(distances, of_third)].T, outside[of_third][:, None])
+        width = np.where(inside, by_distance[np.ix_(_distances(cards, name), of_third)].T, outside[of_third][:, None])
         widths[rows] = np.where(classes[rows] == i, width, widths[rows])
     return widths
 

@@ -64,7 +64,8 @@ def plain_terms(
 def rows_of(table: Mapping[T, Sequence[Any]], names: Sequence[T], devices: int) -> Array:
     """The row of a table that each name [n] has, [n, devices]."""
     index = {name: i for i, name in enumerate(table)}
-    return np.array([*table.values()]).reshape(len(table), devices)[np.array([index[name] for name in names], dtype=int)]
+    each = np.array([*table.values()]).reshape(len(table), devices)
+    return np.asarray(each[np.array([index[name] for name in names], dtype=int)])
 
 
 def summed(values: Array) -> Array:

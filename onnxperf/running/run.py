@@ -47,7 +47,6 @@ from onnxperf.running.scenario import (
     plan_of,
     settled,
     training_of,
-    usual_host,
 )
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, RUNTIMES, HostCosts, Runtime, run_graph
@@ -145,7 +144,7 @@ class Run:
     def scenario_on(self, j: int) -> Scenario:
         """The scenario of device j, with the host that is usual for it where none was asked for."""
         device = self.devices[j]
-        return replace(self.scenario, gpu=device.id, host=self.scenario.host or usual_host(device))
+        return replace(self.scenario, gpu=device.id, host=self.scenario.host or self.cpus[j].name)
 
     @cached_property
     def runtime(self) -> Runtime:
