@@ -105,9 +105,11 @@ def _one_stream(kernels: Kernels, g: int) -> Array:
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
     """The longest path through the kernels' DAG [g], and the run's lower bound."""
     seconds = np.stack([estimates.seconds, estimates.floor_s])
-    finish = np.zeros_like(seconds)
+    finish, nothing = np.zeros_like(seconds), np.zeros((2, seconds.shape[2]))
     for i, k in enumerate(kernels.rows):  # rows come after what they wait for
-        ready = finish[:, list(k.after)].max(axis=1) if k.after else 0.0
+        ready = nothing
+        for a in k.after:
+            ready = np.maximum(ready, finish[:, a])
         finish[:, i] = ready + seconds[:, i]
     critical, bound = finish.max(axis=1, initial=0.0)
     return critical, np.maximum(bound, estimates.least_s)
