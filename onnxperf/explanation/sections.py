@@ -10,7 +10,7 @@ from onnxperf.explanation.facts import KernelFacts, scalar
 from onnxperf.explanation.trace import origins
 from onnxperf.latency import family_of
 from onnxperf.latency.family import UNMEASURED
-from onnxperf.latency.intervals import class_on, distance, in_domain, third
+from onnxperf.latency.intervals import class_on, distance, in_domain, thirds
 from onnxperf.latency.power import available
 from onnxperf.latency.terms import RUNNER_UP
 from onnxperf.running.scenario import PLATFORMS
@@ -239,7 +239,7 @@ def interval(x: KernelFacts) -> Iterator[Line]:
     if "thirds" in c.interval[name]:
         by = "FLOPs" if w.matrix_flops else "bytes"
         says = f"among the measured kernels of the class, by {by}; each third has its interval"
-        yield Line("size", says, THIRDS[third(w, name, c)])
+        yield Line("size", says, THIRDS[thirds([w], name, c)[0]])
     path = f"interval.{name}.{at}"
     says = "h: from t / exp(h) to t exp(h), not below the floor"
     yield Line("half-width", says, width, "", origins().get(path, ""))

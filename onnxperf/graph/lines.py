@@ -16,7 +16,7 @@ from typing import Any
 from onnxperf.graph.core import AT_BATCH, Graph
 from onnxperf.graph.open_dims import Open
 from onnxperf.ground.errors import Error
-from op_models import Operator, Tensor
+from op_models import Tensor
 
 FEW = 4  # batches that are read: fewer than these are read each
 
@@ -66,13 +66,16 @@ def _twos(batch: int) -> int:
 @dataclass(frozen=True, slots=True)
 class _Line:
     """The line through a graph at a batch and another at a later one. fixed: the sizes of tensors that don't change;
-    growing: the others, at both.
+    growing: the others, at both. changed: the tensors that differ, at both, by the identity of the one at the lower
+    batch; operators: the places of those that read or make one or have other attributes.
     """
 
     low: Graph
     high: Graph
     fixed: frozenset[int]
     growing: frozenset[tuple[int, int]]
+    changed: Mapping[int, tuple[Tensor, Tensor]]
+    operators: tuple[int, ...]
 
     def at(self, batch: int) -> Graph | None:
         """The graph at a batch; None where a size equals another by chance, or is no whole number."""
@@ -84,26 +87,23 @@ class _Line:
 
     def graph(self, batch: int) -> Graph:
         """The graph at a batch; _NoLine where there is none."""
-        others: dict[int, Tensor] = {}  # by the identity of the one at the lower batch, which stays there
+        others = {key: self.tensor(a, b, batch) for key, (a, b) in self.changed.items()}
 
-        def tensor(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-            if a is None or b is None or a == b:
-                return a
-            if id(a) not in others:
-                shape, value = self.value(a.shape, b.shape, batch), self.value(a.value, b.value, batch)
-                others[id(a)] = replace(a, name=_named(a.name, self.low.batch, batch), shape=shape, value=value)
-            return others[id(a)]
+        def tensors(of: Sequence[Any]) -> tuple[Any, ...]:
+            return tuple([others.get(id(t), t) for t in of])
 
-        def tensors(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
-            return tuple([tensor(x, y) for x, y in zip(a, b, strict=True)])
-
-        low, high, operators = self.low, self.high, list[Operator]()
-        for a, b in zip(low.operators, high.operators, strict=True):
-            inputs, outputs = tensors(a.inputs, b.inputs), tensors(a.outputs, b.outputs)
+        low, operators = self.low, [*self.low.operators]
+        for i in self.operators:
+            a, b = low.operators[i], self.high.operators[i]
             attrs = a.attrs if a.attrs == b.attrs else self.value(a.attrs, b.attrs, batch)
-            operators.append(replace(a, inputs=inputs, outputs=outputs, attrs=attrs))
-        inputs, outputs = tensors(low.inputs, high.inputs), tensors(low.outputs, high.outputs)
+            operators[i] = replace(a, inputs=tensors(a.inputs), outputs=tensors(a.outputs), attrs=attrs)
+        inputs, outputs = tensors(low.inputs), tensors(low.outputs)
         return replace(low, operators=tuple(operators), inputs=inputs, outputs=outputs, batch=batch)
+
+    def tensor(self, a: Tensor, b: Tensor, batch: int) -> Tensor:
+        """What is between two tensors."""
+        shape, value = self.value(a.shape, b.shape, batch), self.value(a.value, b.value, batch)
+        return replace(a, name=_named(a.name, self.low.batch, batch), shape=shape, value=value)
 
     def value(self, a: Any, b: Any, batch: int) -> Any:
         """What is between two values: of whole numbers, and of those in tuples, lists and mappings."""
@@ -141,10 +141,16 @@ def _line(read: Mapping[int, Graph | Error]) -> _Line | None:
     if len(graphs) < len(read) or not all(_alike(graphs[0], g) for g in graphs[1:]):
         return None
     low, high, *others = graphs
-    pairs = [(a, b) for x, y in zip(_tensors(low), _tensors(high), strict=True)
-             for a, b in zip(x.shape, y.shape, strict=True)]  # fmt: skip
+    tensors = [*zip(_tensors(low), _tensors(high), strict=True)]
+    pairs = [pair for x, y in tensors for pair in zip(x.shape, y.shape, strict=True)]
     fixed = frozenset(int(a) for a, b in pairs if a == b)
-    line = _Line(low, high, fixed, frozenset((int(a), int(b)) for a, b in pairs if a != b))
+    growing = frozenset((int(a), int(b)) for a, b in pairs if a != b)
+    changed = {id(a): (a, b) for a, b in tensors if a != b}
+    touched = [
+        i for i, (a, b) in enumerate(zip(low.operators, high.operators, strict=True))
+        if a.attrs != b.attrs or any(id(t) in changed for t in (*a.present, *a.outputs))
+    ]  # fmt: skip
+    line = _Line(low, high, fixed, growing, changed, tuple(touched))
     try:
         same = all(_content(line.graph(g.batch)) == _content(g) for g in others)
     except _NoLine:

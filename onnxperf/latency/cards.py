@@ -14,7 +14,7 @@ import numpy as np
 
 from gpu_specs import Device, clocked
 from onnxperf.latency.constants import Constants
-from onnxperf.latency.terms import Array
+from onnxperf.latency.terms import Array, rows_of
 from op_models import BITS, Steps, Work
 from op_models.core import VECTOR_PIPES
 
@@ -191,7 +191,7 @@ class Cards:
         """FLOP/s of each kernel's pipe on each card, [n, g]."""
         for p in set(pipes) - self._rates.keys():
             self._rates[p] = [rate_on(d, p) for d in self.devices]
-        return np.array([self._rates[p] for p in pipes], dtype=float).reshape(len(pipes), len(self.devices))
+        return rows_of(self._rates, pipes, len(self.devices)).astype(float)
 
     def nearest(self, table: Mapping[str, Sizes]) -> list[Sizes]:
         """The entry for each card of a table by capability, as `nearest` has it."""
@@ -215,7 +215,7 @@ class Cards:
     def tensor(self, pipes: Sequence[str]) -> Array:
         """Whether a kernel's pipe is a tensor core on each card, [n, g]."""
         rows = {p: [pipe_on(d, p).startswith("tensor_") for d in self.devices] for p in set(pipes)}
-        return np.array([rows[p] for p in pipes], dtype=bool).reshape(len(pipes), len(self.devices))
+        return rows_of(rows, pipes, len(self.devices)).astype(bool)
 
     def tensor_class(self) -> list[str]:
         """The instructions that drive each card's tensor cores: wgmma, tcgen05, or mma.sync, which has a class each for

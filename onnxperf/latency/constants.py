@@ -25,9 +25,10 @@ class Constants:
     tables: Mapping[str, Any]
 
     def __getattr__(self, table: str) -> Mapping[str, Any]:
-        if table not in self.tables:
-            raise AttributeError(f"no file of constants has a table {table!r}")
-        return self.tables[table]  # type: ignore[no-any-return]
+        try:
+            return self.tables[table]  # type: ignore[no-any-return]
+        except KeyError:
+            raise AttributeError(f"no file of constants has a table {table!r}") from None
 
     def having(self, values: Mapping[str, Any]) -> Constants:
         """The constants with other values at dotted paths, such as {"launch.kernel_s": 2e-6}."""

@@ -24,7 +24,7 @@ from onnxperf.latency.intervals import combined, half_widths, ranges_of
 from onnxperf.latency.method import Method, Times
 from onnxperf.latency.padding import least_padded
 from onnxperf.latency.power import drawn, energy, slowdown
-from onnxperf.latency.terms import Array, KernelTerms, summed
+from onnxperf.latency.terms import Array, KernelTerms, rows_of, summed
 from onnxperf.lowering.lower import Kernel, Kernels
 from op_models import Transfer, Work
 
@@ -124,7 +124,7 @@ def estimate_works(each: Sequence[Kernels], devices: Sequence[Device], method: M
     of_run, stored = ledger(tuple(devices), constants, method.times), [kernels.stored_bytes for kernels in each]
     rows = zip_longest(*(kernels.rows for kernels in each))
     asked = {(k.work, n, method.layer(k)): None for row in rows for k, n in zip(row, stored, strict=True) if k}
-    of_run.entries([w for w, *_ in asked], [n for _, n, _ in asked], [layer for *_, layer in asked])
+    of_run.rows([w for w, *_ in asked], [n for _, n, _ in asked], [layer for *_, layer in asked])
 
 
 def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, repeats: Array, devices: int) -> Array:
@@ -219,7 +219,7 @@ def _corrections(kernels: Kernels, devices: Sequence[Device]) -> Array:
     """The factors [n, g] that calibration found for operators of a type."""
     names = [correction_name(kernel) for kernel in kernels.rows]
     factors = {name: [d.corrections.operators.get(name, 1.0) for d in devices] for name in set(names)}
-    return np.array([factors[name] for name in names], dtype=float).reshape(len(names), len(devices))
+    return rows_of(factors, names, len(devices)).astype(float)
 
 
 def kernel_models(works: Works, cards: Cards, stored: Array, bound: KernelTerms) -> KernelTerms:
@@ -426,6 +426,13 @@ class Ledger:
 
         stored: the bytes of weights that the run of each work reads; layers: as in `Works`.
         """
+        rows, kept = self.rows(work_list, stored, layers)
+        return _taken(kept, np.array(rows, dtype=int))
+
+    def rows(
+        self, work_list: Sequence[Work], stored: Sequence[int], layers: Sequence[Any] = ()
+    ) -> tuple[list[int], Entries]:
+        """The same as rows of the entries of all works that are kept now: what is not among these is estimated."""
         each = zip(work_list, stored, layers or (None,) * len(work_list), strict=True)
         keys = [(type(w.size), w, n, layer) for w, n, layer in each]  # sizes of two types may be equal
         rows, kept = self._kept
@@ -438,7 +445,7 @@ class Ledger:
             kept = _joined(kept, more) if rows and kept else more
             rows = rows | {key: len(rows) + i for i, key in enumerate(new)}
             self._kept = rows, kept
-        return _taken(kept, np.array([rows[key] for key in keys], dtype=int))
+        return [rows[key] for key in keys], kept
 
 
 ledger = lru_cache(LEDGERS)(Ledger)

@@ -11,6 +11,7 @@ of classes without rows are assumed. All are constants, in the tables `interval.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,14 +62,20 @@ def distance(device: Device, name: str, constants: Constants) -> str:
     return "known" if device.capability[0] in table.get("generations", ()) else "new"
 
 
+@lru_cache(maxsize=64)  # some ten classes on each set of cards
+def _distances(cards: Cards, name: str) -> list[int]:
+    """How far each card is from those that a class has rows of, an index into DISTANCES."""
+    return [DISTANCES.index(distance(device, name, cards.constants)) for device in cards.devices]
+
+
 def in_domain(work_list: Sequence[Work], names: Sequence[str], constants: Constants) -> Array:
     """Whether rows of about this size and type were measured of each work's class, [n]; True where it has no rows.
 
     No row has attention whose values are a part of its keys.
     """
-    inside = np.ones(len(work_list), dtype=bool)
+    inside, tables = np.ones(len(work_list), dtype=bool), {name: ranges_of(name, constants) for name in set(names)}
     for i, (w, name) in enumerate(zip(work_list, names, strict=True)):
-        table = ranges_of(name, constants)
+        table = tables[name]
         reach = table.get("FLOPs_and_bytes")
         if reach is not None:
             flops, nbytes = reach
@@ -88,9 +95,10 @@ def amount(w: Work) -> float:
     return float(w.matrix_flops or w.bytes)
 
 
-def third(w: Work, name: str, constants: Constants) -> int:
-    """Whether a work is small, middling or large among the rows of its class: 0, 1 or 2."""
-    return int(np.searchsorted(ranges_of(name, constants).get("thirds", ()), amount(w)))
+def thirds(work_list: Sequence[Work], name: str, constants: Constants) -> list[int]:
+    """Whether each work is small, middling or large among the rows of a class: 0, 1 or 2."""
+    edges: list[int] = np.searchsorted(ranges_of(name, constants).get("thirds", ()), [*map(amount, work_list)]).tolist()
+    return edges
 
 
 def half_widths(work_list: Sequence[Work], cards: Cards) -> Array:
@@ -100,20 +108,22 @@ def half_widths(work_list: Sequence[Work], cards: Cards) -> Array:
     rows' domain has a multiple of that on a new card, and no less than `outside_least`.
     """
     constants = cards.constants
-    names = [[family_of(w).error_class(w, on_tensor) for on_tensor in (False, True)] for w in work_list]
-    plain, tensor = np.array(names, dtype=object).reshape(-1, 2, 1).swapaxes(0, 1)
+    names = [family_of(w).error_class(w, on_tensor) for w in work_list for on_tensor in (False, True)]
+    index = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    plain, tensor = np.array([index[name] for name in names], dtype=int).reshape(-1, 2, 1).swapaxes(0, 1)
     classes = np.where(cards.tensor([w.pipe for w in work_list]), tensor, plain)
     widths = np.zeros(classes.shape)
-    for name in dict.fromkeys(classes.ravel().tolist()):
-        table, rows = ranges_of(name, constants), np.flatnonzero((classes == name).any(axis=1))
-        members = [work_list[i] for i in rows.tolist()]
+    for name, i in index.items():
+        rows = np.flatnonzero((classes == i).any(axis=1))
+        if not len(rows):
+            continue
+        table, members = ranges_of(name, constants), [work_list[at] for at in rows.tolist()]
         by_distance = np.array([np.atleast_1d(table[x]) for x in DISTANCES], dtype=float)  # [distance, third]
-        distances = [DISTANCES.index(distance(device, name, constants)) for device in cards.devices]
-        thirds = [third(w, name, constants) for w in members]
+        of_third = thirds(members, name, constants)
         outside = np.maximum(constants.interval["outside"] * by_distance[-1], constants.interval["outside_least"])
         inside = in_domain(members, [name] * len(members), constants)[:, None]
-        width = np.where(inside, by_distance[np.ix_(distances, thirds)].T, outside[thirds][:, None])
-        widths[rows] = np.where(classes[rows] == name, width, widths[rows])
+        width = np.where(inside, by_distance[np.ix_(_distances(cards, name), of_third)].T, outside[of_third][:, None])
+        widths[rows] = np.where(classes[rows] == i, width, widths[rows])
     return widths
 
 

@@ -21,6 +21,7 @@ from onnxperf.latency.terms import (
     held_back,
     held_share,
     pnorm,
+    rows_of,
     runner_up,
     variant_names,
 )
@@ -216,7 +217,7 @@ def types_of(works: Works, p: Product, cards: Cards) -> tuple[Array, Array]:
     packed = np.where(unpacked & (bits < 12), np.where(bits > 6, 8, 4), 0)[:, 0].tolist()
     pairs = list(zip(works.pipes, packed, strict=True))
     of_pair = {(x, y): [_type(pipe_on(device, x), y) for device in cards.devices] for x, y in set(pairs)}
-    return bits, np.array([of_pair[x] for x in pairs])
+    return bits, rows_of(of_pair, pairs, len(cards.devices))
 
 
 def _type(pipe: str, packed: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 #: What can bound a kernel: the terms of an estimate that compete.
 BOUNDS = ("compute", "memory", "latency", "launch")
@@ -58,6 +59,13 @@ def plain_terms(
     compute, memory, latency, launch, occupancy = (np.broadcast_to(t, shape) for t in terms)
     none, launches = np.zeros(shape), np.ones(shape, dtype=int)
     return KernelTerms(compute, memory, latency, launch, seconds, np.full(shape, ""), none, launches, occupancy)
+
+
+def rows_of(table: Mapping[T, Sequence[Any]], names: Sequence[T], devices: int) -> Array:
+    """The row of a table that each name [n] has, [n, devices]."""
+    index = {name: i for i, name in enumerate(table)}
+    each = np.array([*table.values()]).reshape(len(table), devices)
+    return np.asarray(each[np.array([index[name] for name in names], dtype=int)])
 
 
 def summed(values: Array) -> Array:

@@ -35,16 +35,19 @@ def workspaces(
     rows = dict[Work, list[int]]()
     for i, kernel in enumerate(kernels.rows):
         rows.setdefault(kernel.work, []).append(i)
-    tried = [(w, p) for w in rows for p in _powers(batch_of(w))]
+    batches = {w: batch for w in rows if (batch := batch_of(w)) > 1}
+    tried = [(w, p) for w, batch in batches.items() for p in _powers(batch)]
     if not tried or of_run.cards.kind != "gpu" or method.own_terms:
         return estimates.workspace
     terms = of_run.entries([with_batch(w, p) for w, p in tried], [kernels.stored_bytes] * len(tried))[0]
-    share = np.array([[batch_of(w) / p] for w, p in tried])
+    share = np.array([[batches[w] / p] for w, p in tried])
     needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
     bytes_ = estimates.workspace.copy()
-    bytes_[[i for w, at in rows.items() if batch_of(w).bit_count() > 1 for i in at]] = 0  # not a power of two
-    for (w, _), least in zip(tried, needed, strict=True):
-        bytes_[rows[w]] = np.maximum(bytes_[rows[w]], least)
+    bytes_[[i for w, batch in batches.items() if batch.bit_count() > 1 for i in rows[w]]] = 0  # not a power of two
+    first = np.cumsum([0, *(len(_powers(batch)) for batch in batches.values())])[:-1]
+    most, of = np.maximum.reduceat(needed, first, axis=0), [(n, i) for n, w in enumerate(batches) for i in rows[w]]
+    at, kernels_of = np.array(of).T
+    bytes_[kernels_of] = np.maximum(bytes_[kernels_of], most[at])
     return bytes_
 
 
@@ -59,5 +62,5 @@ def with_batch(w: Work, batch: int) -> Work:
 
 
 def _powers(batch: int) -> list[int]:
-    """The powers of two below a batch, and the next one where it is none itself; none for a batch of 1."""
-    return [1 << k for k in range((batch - 1).bit_length() + 1) if 1 << k != batch] if batch > 1 else []
+    """The powers of two below a batch above 1, and the next one where it is none itself."""
+    return [1 << k for k in range((batch - 1).bit_length() + 1) if 1 << k != batch]

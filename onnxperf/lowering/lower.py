@@ -132,7 +132,7 @@ class Kernels:
         launches, in_phase = [], {phase: costs.of(phase) for phase in PHASES}
         for k in self.rows:
             c = in_phase[k.phase]
-            asked_s = c.library_s if isinstance(k.work.size, Gemm | Conv) else 0.0
+            asked_s = c.library_s if type(k.work.size) in (Gemm, Conv) else 0.0
             launch_s = c.copy_s if k.way else (c.node_s if k.visited else 0.0) + c.launch_s + asked_s
             launches.append(_passing(k.skipped, c, cpu) + k.repeat * launch_s)
         return launches, _passing(self.tail, in_phase[self.last_phase], cpu)
@@ -145,7 +145,7 @@ class Kernels:
 
 def _passing(nodes: Sequence[HostNode], costs: HostCosts, cpu: Processor) -> float:
     """Seconds in which the host passes nodes without a launch, and computes those that are its own."""
-    return sum((n.passing(costs, cpu) for n in nodes), 0.0)
+    return sum((n.passing(costs, cpu) for n in nodes), 0.0) if nodes else 0.0
 
 
 #: Elementwise kernels that passes insert, of contrib operators, which load several elements at once.

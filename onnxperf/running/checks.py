@@ -14,15 +14,16 @@ from onnxperf.running.terms import Term, check_values, having, unusual
 from onnxperf.runtimes import Runtime
 
 
-def check(s: Scenario, device: Device) -> None:
-    """Raise UsageError where a term is unknown, or does not go with another one or with the device."""
+def check(s: Scenario, devices: Iterable[Device]) -> None:
+    """Raise UsageError where a term is unknown, or does not go with another one or with one of the devices."""
     terms = unusual(s)
     check_values({term.name: getattr(s, term.name) for term in terms})
-    host_of(s, device)
-    runtime = runtime_of(s)
-    several = (_training(s, runtime, terms), _several_gpus(s, device), _device(s, runtime, device, terms))
-    for why in chain(*several, _runtime(s, runtime, terms), _alone(s), _method(s, terms)):
-        raise UsageError(why)
+    for device in devices:
+        host_of(s, device)
+        runtime = runtime_of(s)
+        several = (_training(s, runtime, terms), _several_gpus(s, device), _device(s, runtime, device, terms))
+        for why in chain(*several, _runtime(s, runtime, terms), _alone(s), _method(s, terms)):
+            raise UsageError(why)
 
 
 def _training(s: Scenario, runtime: Runtime, terms: list[Term]) -> Iterator[str]:

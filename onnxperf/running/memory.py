@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 from onnxperf.graph import Graph
@@ -67,10 +68,31 @@ def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = (), limit: int 
     the second takes one block for all activations, as the first one's pattern of them says (enable_mem_pattern), which
     seldom fits into one of those regions.
     """
-    taken, step, free = 0, MB, list[int]()
+    taken, step, kept = _regions(tuple(sizes), limit)
+    free, blocks = [*kept], [_rounded(s, ALIGNMENT) for s in growing if s]
+    missing = sum(blocks) - sum(free)
+    while missing > 0 and sum(blocks) > max(free, default=0):
+        regions = 1 if step < limit or sum(blocks) <= step else -(-missing // step)
+        taken, missing = taken + regions * step, missing - regions * step
+        for _ in blocks[:regions]:  # no more of them can be of use
+            insort(free, step)
+        step = min(2 * step, limit)
+    return _extended(taken, step, free, blocks, limit)[0]
 
-    def take(size: int) -> None:
-        nonlocal taken, step
+
+@lru_cache(maxsize=8)  # the weights of a model are the same at all batches and on all cards
+def _regions(sizes: tuple[int, ...], limit: int) -> tuple[int, int, tuple[int, ...]]:
+    """The bytes that the arena of `powers_of_two` has taken for these blocks, the size of the next region, and the free
+    chunks.
+    """
+    free = list[int]()
+    taken, step = _extended(0, MB, free, (_rounded(s, ALIGNMENT) for s in sizes if s), limit)
+    return taken, step, tuple(free)
+
+
+def _extended(taken: int, step: int, free: list[int], blocks: Iterable[int], limit: int) -> tuple[int, int]:
+    """The bytes taken and the size of the next region after these blocks, whose chunks are taken from `free`."""
+    for size in blocks:
         if (at := bisect_left(free, size)) < len(free):
             room = free.pop(at)
         else:
@@ -80,21 +102,7 @@ def powers_of_two(sizes: Iterable[int], growing: Iterable[int] = (), limit: int 
             taken, step = taken + room, room if room > step else min(2 * step, limit)
         if room >= 2 * size or room - size >= 128 * MB:
             insort(free, room - size)
-
-    for size in sizes:
-        if size:
-            take(_rounded(size, ALIGNMENT))
-    blocks = [_rounded(s, ALIGNMENT) for s in growing if s]
-    missing = sum(blocks) - sum(free)
-    while missing > 0 and sum(blocks) > max(free, default=0):
-        regions = 1 if step < limit or sum(blocks) <= step else -(-missing // step)
-        taken, missing = taken + regions * step, missing - regions * step
-        for _ in blocks[:regions]:  # no more of them can be of use
-            insort(free, step)
-        step = min(2 * step, limit)
-    for size in blocks:
-        take(size)
-    return taken
+    return taken, step
 
 
 def doubling(sizes: Iterable[int], growing: Iterable[int] = ()) -> int:

@@ -143,7 +143,7 @@ def _computing(device: Device, notes: tuple[Note, ...], terms: Mapping[str, Any]
     if device.kind == "cpu" or RUNTIMES[terms.get("runtime") or PLATFORMS[device.kind].runtime].kind != "cpu":
         return device, notes
     scenario = Scenario(model="", gpu=device.id, **terms)
-    check(scenario, device)  # of what the runtime lacks, before the device is another
+    check(scenario, [device])  # of what the runtime lacks, before the device is another
     host = host_of(scenario, device)
     says = f"{terms['runtime']} runs on a CPU: the time is that of {host.title}, whatever GPU is beside it, here"
     says += f" {device.name}; --host names another CPU, and `onnxperf calibrate` measures the one that it runs on"

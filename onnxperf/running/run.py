@@ -47,7 +47,6 @@ from onnxperf.running.scenario import (
     plan_of,
     settled,
     training_of,
-    usual_host,
 )
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, RUNTIMES, HostCosts, Runtime, run_graph
@@ -114,8 +113,7 @@ class Run:
     baseline: Method | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for device in self.devices:
-            check(self.scenario, device)
+        check(self.scenario, self.devices)
         if len(columns(self.devices, self.scenario.precision)) > 1:
             ids = ", ".join(d.id for d in self.devices)
             raise UsageError(
@@ -146,7 +144,7 @@ class Run:
     def scenario_on(self, j: int) -> Scenario:
         """The scenario of device j, with the host that is usual for it where none was asked for."""
         device = self.devices[j]
-        return replace(self.scenario, gpu=device.id, host=self.scenario.host or usual_host(device))
+        return replace(self.scenario, gpu=device.id, host=self.scenario.host or self.cpus[j].name)
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -413,7 +411,9 @@ def _host_costs(
     """
     measured = c.host.get(runtime.host_constants)
     usual = replace(runtime.host, **measured, source="calibrated") if measured else runtime.host
-    return tuple(usual.scaled(d.corrections.host).scaled(cpu.pace) for d, cpu in zip(devices, cpus, strict=True))
+    paces = [(d.corrections.host, cpu.pace) for d, cpu in zip(devices, cpus, strict=True)]
+    scaled = {(factor, pace): usual.scaled(factor).scaled(pace) for factor, pace in set(paces)}
+    return tuple(scaled[at] for at in paces)
 
 
 def _require_capturable(run: Graph) -> None:

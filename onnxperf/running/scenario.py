@@ -80,8 +80,9 @@ def launching(name: str, device: Device) -> Host:
     """The host of that name, or the usual one of a device where that is ""; where it is the device's own, with its
     cores and clock. Raises SpecError where it is not known.
     """
-    host = load_host(name or usual_host(device))
-    return host.clocked(device.cpu_hz, device.cpu_cores) if device.cpu_hz and host.name == usual_host(device) else host
+    usual = usual_host(device)
+    host = load_host(name or usual)
+    return host.clocked(device.cpu_hz, device.cpu_cores) if device.cpu_hz and host.name == usual else host
 
 
 def host_of(s: Scenario, device: Device) -> Host:

@@ -99,15 +99,17 @@ def added_up(kernels: Kernels, estimates: Estimates, costs: Sequence[HostCosts])
 def _one_stream(kernels: Kernels, g: int) -> Array:
     """The names [n, g] under which kernels and copies stand where they all run on one stream, but for exchanges."""
     names = [COPY if k.way else COMM if k.communicates else COMPUTE for k in kernels.rows]
-    return np.array([[name] * g for name in names], dtype="<U16").reshape(-1, g)
+    return np.repeat(np.array(names, dtype="<U16")[:, None], g, axis=1)
 
 
 def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
     """The longest path through the kernels' DAG [g], and the run's lower bound."""
     seconds = np.stack([estimates.seconds, estimates.floor_s])
-    finish = np.zeros_like(seconds)
+    finish, nothing = np.zeros_like(seconds), np.zeros((2, seconds.shape[2]))
     for i, k in enumerate(kernels.rows):  # rows come after what they wait for
-        ready = finish[:, list(k.after)].max(axis=1) if k.after else 0.0
+        ready = nothing
+        for a in k.after:
+            ready = np.maximum(ready, finish[:, a])
         finish[:, i] = ready + seconds[:, i]
     critical, bound = finish.max(axis=1, initial=0.0)
     return critical, np.maximum(bound, estimates.least_s)

@@ -31,6 +31,7 @@ from onnxperf.sweeps.work import Prepared, predicted, prepare
 from tests.decide.models import model_of, net
 
 CARDS = ["t4", "p4", "h100"]
+SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 class Counting(Here):
@@ -90,6 +91,27 @@ def test_each_row_is_a_prediction() -> None:
 def test_many_batches_are_the_same_to_the_last_bit(model: onnx.ModelProto, terms: dict[str, Any]) -> None:
     asked = {"gpu": ["t4", "p100", "h100"], "batch": [1, 2, 3, 5, 6, 12, 32], **terms}
     for row in sweep(model, **asked).rows[::4]:
+        p = predict(model, gpu=row.gpu, batch=row.batch, **terms)
+        same = p.seconds, p.low_seconds, p.high_seconds, p.watts, p.memory.reserved_bytes, p.memory.fits
+        assert (row.seconds, row.low_seconds, row.high_seconds, row.watts, row.process_bytes, row.fits) == same
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        ("mobilenetv2", {"runtime": "tensorrt", "precision": "int8"}),
+        ("minilm-l6-h384", {"precision": "fp16", "dims": {"sequence": 128}}),
+        ("distilbert-base", {"runtime": "torch-compile", "precision": "bf16", "dims": {"sequence": 64}}),
+        ("lstm", {"runtime": "torch-eager"}),
+        ("unet", {"include_transfers": True}),
+        ("whisper-base-encoder", {"runtime": "ort-cpu"}),
+    ],
+)
+def test_samples_at_many_batches_are_the_same_to_the_last_bit(name: str, terms: dict[str, Any]) -> None:
+    model = SAMPLES / f"{name}.onnx"
+    rows = sweep(model, gpu=["t4", "p100", "h100", "rtx-4090"], batch=range(1, 13), **terms).rows
+    assert len(rows) == 48
+    for row in rows[::11]:
         p = predict(model, gpu=row.gpu, batch=row.batch, **terms)
         same = p.seconds, p.low_seconds, p.high_seconds, p.watts, p.memory.reserved_bytes, p.memory.fits
         assert (row.seconds, row.low_seconds, row.high_seconds, row.watts, row.process_bytes, row.fits) == same
