@@ -213,10 +213,10 @@ def _as_turned(a: Group, b: Group) -> list[Loop]:
     """The elementwise loops of a group in the order in which the other group reads what they write, where it reads all
     of it by axes (`decide_loop_order_to_match`).
     """
-    made = {loop.out.name: loop for loop in a.loops}
+    makers = {loop.out.name: loop for loop in a.loops}
     for reader in b.loops:
         for r in reader.walks:
-            if (maker := made.get(r.buffer)) is None or r.strides is None:
+            if (maker := makers.get(r.buffer)) is None or r.strides is None:
                 continue
             axes = {stride: i for i, stride in enumerate(maker.lie[0]) if maker.domain[i] > 1}
             order = tuple(axes.get(r.strides[i], -1) for i in reader.order if reader.domain[i] > 1)
