@@ -14,7 +14,7 @@ from math import prod
 from types import MappingProxyType
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
-from onnxperf.fusions.inductor_memory import HALF, REDUCTIONS, Memory, Ways, number, parts_of
+from onnxperf.fusions.inductor_memory import HALF, REDUCTIONS, Memory, Ways, copied, number, parts_of
 from onnxperf.fusions.torch_calls import ROLL
 from onnxperf.fusions.torch_strides import (
     Shape,
@@ -600,7 +600,7 @@ def _as_rows(m: Memory, t: Tensor, o: Operator) -> Tensor:
     if as_view(t.shape, seen.strides, rows) is not None:
         return t
     matrix = replace(t, name=f"{t.name}#rows#{o.name}", shape=rows, kind="activation", value=None)
-    m.seen[matrix.name] = View(Box(matrix, seen.reshaped(rows).loads(), 1, 0.0, parts_of([seen], o)), rows)
+    m.seen[matrix.name] = View(copied(matrix, seen.reshaped(rows), o), rows)
     return replace(matrix, shape=t.shape)
 
 

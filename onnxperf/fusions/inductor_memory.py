@@ -225,7 +225,7 @@ class Memory:
         self.write(box, box.reads, strides, 0, preferred(shape, [strides, *box.walks]))
 
     def with_gaps(self, t: Tensor, strides: Strides) -> Strides:
-        """Dense strides of a tensor as it is kept."""
+        """Dense strides of a tensor that is kept, with the gaps that it gets where no convolution needs it."""
         return strides if t.name in self.gapless else padded(t.shape, strides, BITS[t.dtype])
 
     def write(self, box: Box, reads: Iterable[Read], strides: Strides, offset: int, order: Sequence[int]) -> None:

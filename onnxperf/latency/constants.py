@@ -26,9 +26,10 @@ class Constants:
 
     def __getattr__(self, table: str) -> Mapping[str, Any]:
         try:
-            return self.tables[table]  # type: ignore[no-any-return]
+            numbers: Mapping[str, Any] = self.tables[table]
         except KeyError:
             raise AttributeError(f"no file of constants has a table {table!r}") from None
+        return numbers
 
     def having(self, values: Mapping[str, Any]) -> Constants:
         """The constants with other values at dotted paths, such as {"launch.kernel_s": 2e-6}."""
