@@ -299,6 +299,17 @@ def test_a_product_at_peak_takes_what_the_datasheet_says() -> None:
     assert found["kernel launch"] < 0.02 * e.seconds and 0.5 < e.achieved / e.peak < 1
 
 
+def test_what_the_bytes_take_at_least_is_memory_traffic() -> None:
+    """A set a little larger than L2: all its bytes from DRAM take longer than the model says of it."""
+    p = onnxperf.predict(RESNET, gpu="l4", batch=8)
+    bound = p.run.estimates.floor_s[:, 0] > 0.999 * p.run.estimates.seconds[:, 0]
+    assert bound.any(), "a kernel at its bound"
+    found = {x.cause: x.seconds for x in explanation.explain_run(p.run).losses}
+    launched = sum(k.seconds for k in p.kernels if k.bound_by == "launch")
+    assert found["kernel launch"] < launched + 0.05 * p.seconds
+    assert found["other operators"] > 0.9 * sum(k.seconds for k, at in zip(p.kernels, bound, strict=True) if at)
+
+
 def test_a_whole_run_is_explained_on_the_command_line(cli: Cli) -> None:
     code, out, _ = cli(RESNET, "--gpu", "l4", "--host", "server-2018")
     assert code == 0 and "of the 60.58 TFLOP/s on the datasheet" in out and "low occupancy" in out

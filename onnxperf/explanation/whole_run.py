@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from onnxperf.answer.prediction import summarise
 from onnxperf.explanation.core import Explanation
-from onnxperf.explanation.facts import KernelFacts
+from onnxperf.explanation.facts import KernelFacts, scalar
 from onnxperf.explanation.find import PRODUCT, SIZES, explain_kernel, facts_of, product_graph, terms_of
 from onnxperf.explanation.waterfall import waterfall
 from onnxperf.ground.codec import Document
@@ -48,7 +48,7 @@ _OF_PRODUCTS = {
     "full waves": "low occupancy", "small tiles": "low occupancy", "warps": "low occupancy", "latency": "low occupancy",
     "memory": "memory stalls", "overlap": "memory stalls",
 }  # fmt: skip
-_OF_ANY = {"launch": "kernel launch", "floor": "kernel launch", "calibration": "calibration", "power": "power limit"}
+_OF_ANY = {"launch": "kernel launch", "calibration": "calibration", "power": "power limit"}
 _OF_GAPS = {"host": "host-bound", "copies": "waiting for copies", "stream": "between kernels"}
 
 
@@ -157,6 +157,10 @@ def _cause(x: KernelFacts, step: str) -> str:
         return "transfers"
     if step in _OF_ANY:
         return _OF_ANY[step]
+    if step == "floor" and scalar(x.bound.launch) >= max(scalar(x.bound.memory), scalar(x.bound.compute)):
+        return "kernel launch"
+    if step == "floor":
+        step = "memory" if scalar(x.bound.memory) >= scalar(x.bound.compute) else "efficiency"
     if x.kernel.work.matrix_flops:
         return _OF_PRODUCTS.get(step, "tile efficiency")
     return "latency of other operators" if step == "issue, latency" else "other operators"

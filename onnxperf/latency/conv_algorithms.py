@@ -17,10 +17,11 @@ from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.tensor_cores import Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
-from onnxperf.latency.traffic import traffic
+from onnxperf.latency.traffic import load_s, traffic
 
 SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
 BYTES = 4  # of an element in FP32
+FEW = 4  # channels of an image that fill no word of 16 bytes
 MOST_WARPS = 8  # of a block of these kernels
 
 
@@ -107,6 +108,16 @@ def plain_product(works: Works, s: Shape, cards: Cards) -> KernelTerms:
     return product._replace(seconds=seconds, variant=np.char.add("product ", product.variant), detail=detail)
 
 
+def gathered_s(works: Works, s: Shape, cards: Cards) -> Array:
+    """Seconds in which CUDA cores gather an image of up to 4 channels from Ampere on, [n, g], whatever the products
+    need: a channel of a tap takes `gathered` issue slots for 32 channels out, and a step of 8 of them a load. Else 0.
+    """
+    slots = s.images * s.out * s.k * np.ceil(s.cout / 32) * cards.constants.convolution["gathered"]
+    seconds = np.maximum(slots / cards.issue * cards.compute, np.ceil(s.k / 8) * load_s(cards) * cards.memory)
+    forward = np.array([[getattr(w.size, "direction", "") == "forward" for w in works.each]]).T
+    return np.where(forward & (s.cin <= FEW) & (s.groups == 1) & (works["taps"] > 1) & (cards.major >= 8), seconds, 0.0)
+
+
 def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
     """Implicit GEMM: the image is gathered tap by tap, mostly from caches, without an im2col matrix in memory.
 
@@ -123,6 +134,7 @@ def implicit(works: Works, s: Shape, cards: Cards) -> Iterator[KernelTerms]:
         memory = np.maximum(_swept_s(works, s, cards, sweeps), _l2_s(number, rows, columns, s.k, BYTES, cards))
         for slices in (1, *(n for n in coef["slices"] if n * rows * columns <= 2048 * MOST_WARPS)):
             compute, waves = blocks(number, flops, slices * rows * columns / 2048, works, cards)
+            compute = np.maximum(compute, gathered_s(works, s, cards))
             everything = np.ones_like(compute)
             sliced = f" sliced {slices}" if slices > 1 else ""
             yield _terms(

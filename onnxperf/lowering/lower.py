@@ -13,7 +13,21 @@ from onnxperf.graph import Graph, depends_on_data, fresh
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.lowering.runtime import HostCosts, Policy, Runtime
 from onnxperf.passes.tape import FORWARD, PHASES, WITHIN, phase_of
-from op_models import Collective, Conv, Gemm, Move, Operator, Pointwise, Rows, Tensor, Transfer, Work, steps_of, work
+from op_models import (
+    FLOATS,
+    Collective,
+    Conv,
+    Gemm,
+    Move,
+    Operator,
+    Pointwise,
+    Rows,
+    Tensor,
+    Transfer,
+    Work,
+    steps_of,
+    work,
+)
 
 TO_DEVICE, TO_HOST = "h2d", "d2h"
 TRANSFER = "Transfer"  # the type of a copy of an input or output, which is no operator
@@ -282,9 +296,20 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     of_onnx = "::" not in o.type and o.type not in VECTORISED
     if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))
-    if o.type == "Cast" and o.present[0].dtype in runtime.policy.switched:
-        w = replace(w, size=w.size._replace(switched=True))  # type: ignore[call-arg]
+    if isinstance(w.size, Pointwise) and _asks_types(o, w.size, runtime.policy):
+        w = replace(w, size=w.size._replace(switched=True))
     return w, assumed
+
+
+def _asks_types(o: Operator, size: Pointwise, policy: Policy) -> bool:
+    """Whether a kernel asks of each element what its type is before it converts it: casts that have no kernel of their
+    own, and elementwise operators whose operands are of several floating-point types (needs_dynamic_casting in ATen's
+    CUDALoops.cuh); a single number is converted before.
+    """
+    if o.type == "Cast":
+        return o.present[0].dtype in policy.switched
+    types = {t.dtype for t in o.present if t.dtype in FLOATS and t.size > 1}
+    return bool(policy.switched) and len(types) > 1 and not size.scaled
 
 
 def _half_pipe(size: Gemm, policy: Policy) -> str:

