@@ -29,6 +29,7 @@ from onnxperf.language.core import traffic
 from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
+from onnxperf.passes.plan import plan_text
 from onnxperf.running.pipeline import Gpu, each
 
 SCHEMA_VERSION = 1
@@ -159,7 +160,7 @@ def recommended_llm(
         raise UsageError(
             "plans of a language model are on 1, 2, 4 and 8 GPUs: --parallel tp=4 takes one, leave --gpus out"
         )
-    parallel = (terms["parallel"],) if terms.get("parallel") else PLANS
+    parallel = (plan_text(terms["parallel"]),) if terms.get("parallel") else PLANS
     tried = [(device, plan) for device, _ in each(gpus) for plan in parallel]
     plans, others, about, errors = list[LanguagePlan](), list[tuple[str, str, str]](), list[Instance](), list[Error]()
     for i, (device, plan) in enumerate(tried):

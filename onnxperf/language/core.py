@@ -27,7 +27,7 @@ from onnxperf.language.pools import Pools, balanced, parse_pools, pools_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Draft, Steps
 from onnxperf.latency.intervals import COVERAGE
-from onnxperf.passes.plan import parse_plan
+from onnxperf.passes.plan import parse_plan, plan_text
 from onnxperf.passes.precision import lacks_unit
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.pipeline import Gpu, Request, find
@@ -307,7 +307,7 @@ def generation(
     return Generation(
         model=steps.model.name, gpu=last.scenario.gpu, runtime=last.scenario.runtime,
         precision=steps.precision or last.scenario.precision, engine=steps.engine.name,
-        weights=weights, cache=cache, plan=last.scenario.parallel or "", lengths=lengths,
+        weights=weights, cache=cache, plan=plan_text(last.scenario.parallel), lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
         largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,

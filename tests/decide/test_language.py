@@ -112,6 +112,7 @@ def test_what_fails_says_why() -> None:
         keep(late)
     large = {**SMALL, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 2048}
     (lacks,) = recommend_llm(gpu=["t4"], **{**ASKED, **TARGET, "config": large}, parallel="tp=1").others
+    assert lacks[:2] == ("t4", "")
     assert "don't fit into GPU memory" in lacks[2]
 
 
@@ -215,7 +216,7 @@ def test_the_commands_answer(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     assert (code, err) == (0, "") and json.loads(out) == same.to_dict()
     jsonschema.validate(json.loads(out), SCHEMA)
     code, out, err = onnxperf_cli(*given)
-    assert (code, err) == (0, "") and "tp=1" in out and "$/M tokens" in out and "worst case" in out
+    assert (code, err) == (0, "") and "1 GPU" in out and "$/M tokens" in out and "worst case" in out
     code, out, err = onnxperf_cli(*given, "--ttft", "1us", "--percentile", "90")
     assert code == 1 and "no plan meets this target" in out and "no plan serves 2,000 requests/s" in err
     given = ("compare", "--config", config, *asked, "--engine", "vllm", "--concurrency", "4")
@@ -248,7 +249,7 @@ def test_what_runs_it_is_named(onnxperf_cli: Any, files: tuple[str, str], flag: 
     limits = ("--tpot", "50ms", "--qps", "5", "--requests", "20", "--parallel", "tp=1")
     code, out, err = onnxperf_cli("recommend", *asked, *limits)
     assert (code, err) == (0, "") and f"under {runner}, as stored" in " ".join(out.split())
-    command = f"onnxperf llm --gpu l4 --parallel tp=1 {flag} --batch 256 --qps 5".split()
+    command = f"onnxperf llm --gpu l4 {flag} --batch 256 --qps 5".split()
     assert " ".join(command) in " ".join(out.split())
     code, out, err = onnxperf_cli("recommend", *asked, *limits, "--json", "-")
     jsonschema.validate(shown := json.loads(out), SCHEMA)
