@@ -15,10 +15,17 @@ LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest 
 WIDEST: Final = 4.0  # half-width of a range, as a logarithm: a factor of 55 up and down
 MIN_NUMBER: Final = 1e-6  # limits for every figure, in the file's units; wide, and safe to scale to SI units
 MAX_NUMBER: Final = 1e12
+MOST_DIGITS: Final = 1e15  # of a figure in a message: a larger one is told by its power of ten
 
 
 class Unusable(Exception):
     """A value that can't be used; the message says what is needed instead."""
+
+
+def figure(value: float) -> str:
+    """A number as messages have it: 1,000,000,000 rather than 1e+09."""
+    short = f"{value:g}"
+    return f"{value:,.0f}" if "e+" in short and abs(value) <= MOST_DIGITS else short
 
 
 def text(value: Any) -> str:
@@ -46,7 +53,7 @@ def flag(value: Any) -> bool:
 def number(value: Any) -> float:
     """A positive number within MIN_NUMBER and MAX_NUMBER."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_NUMBER <= value <= MAX_NUMBER:
-        raise Unusable(f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
+        raise Unusable(f"a number from {figure(MIN_NUMBER)} to {figure(MAX_NUMBER)}")
     return float(value)
 
 

@@ -810,11 +810,23 @@ def test_whole_numbers_are_written_with_plain_digits(onnxperf_cli, text: str) ->
     [
         (("recommend", "--max-latency", "nan", "--qps", "5"), "--max-latency 'nan' is not a duration"),
         (("recommend", "--max-latency", "1e308", "--qps", "5"), "--max-latency '1e308' is not a duration"),
-        (("recommend", "--max-latency", "5ms", "--qps", "1e308"), "--qps must be a positive number below 1e+09"),
-        (("predict", "--gpu", "l4", "--clock", "-5"), "--clock must be a positive number of MHz below 1e+09, not -5"),
+        (
+            ("recommend", "--max-latency", "5ms", "--qps", "1e308"),
+            "--qps must be a positive number below 1,000,000,000",
+        ),
+        (
+            ("predict", "--gpu", "l4", "--clock", "-5"),
+            "--clock must be a positive number of MHz below 1,000,000,000, not -5",
+        ),
         (("predict", "--gpu", "l4", "--clock", "1e308"), "not 1e+308"),
+        (("predict", "--gpu", "l4", "--clock", "2e9"), "MHz below 1,000,000,000, not 2,000,000,000"),
+        (("predict", "--gpu", "l4", "--clock", "5e6"), "l4 clocks from 100 to 2040 MHz, not at 5,000,000 MHz"),
+        (("predict", "--gpu", "l4", "--power-limit", "2e9"), "from 7 to 108 W, not 2,000,000,000 W"),
         (("predict", "--gpu", "l4", "--clock", "1_0"), "'1_0' is not a valid number"),
-        (("predict", "--gpu", "l4", "--power-limit", "1e308"), "must be a positive number below 1e+15, not 1e+308"),
+        (
+            ("predict", "--gpu", "l4", "--power-limit", "1e308"),
+            "must be a positive number below 1,000,000,000,000,000, not 1e+308",
+        ),
         (("predict", "--gpu", "l4", "--json", "a\0b"), "the name has a NUL character"),
         (("predict", "--gpu", "l4", "--html", "a\0b"), "the name has a NUL character"),
     ],

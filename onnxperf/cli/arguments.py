@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gpu_specs.toml_file import figure
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.lists import batches_of
 from onnxperf.ground.names import (
@@ -108,7 +109,7 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float]) -> float:
 
 def _hertz(mhz: float) -> float:
     if not 0 < mhz < MOST_MHZ:
-        raise UsageError(f"must be a positive number of MHz below {MOST_MHZ:g}, not {mhz:g}")
+        raise UsageError(f"must be a positive number of MHz below {figure(MOST_MHZ)}, not {figure(mhz)}")
     return mhz * 1e6
 
 

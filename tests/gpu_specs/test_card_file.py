@@ -132,7 +132,10 @@ def swap(old, new):
         (swap('"8.9"', '"sm_89"'), "capability is 'sm_89'; it needs a compute capability in quotes"),
         (swap("sms = 58", ""), "sms in [processor] is missing; it is needed"),
         (swap("sms = 58", "sms = 58.5"), "sms in [processor] is 58.5; it needs a whole number above 0"),
-        (swap("sms = 58", "sms = true"), "sms in [processor] is True; it needs a number from 1e-06 to 1e+12"),
+        (
+            swap("sms = 58", "sms = true"),
+            "sms in [processor] is True; it needs a number from 1e-06 to 1,000,000,000,000",
+        ),
         (swap("sms = 58", 'sms = "58"'), "sms in [processor] is '58'; it needs a number"),
         (swap("sms = 58", "sms = 0"), "sms in [processor] is 0; it needs a number"),
         (swap("sms = 58", "sms = -58"), "sms in [processor] is -58; it needs a number"),
