@@ -496,8 +496,11 @@ def test_limits_are_for_each_card_and_batch(onnxperf_cli) -> None:
 
 def test_a_command_for_one_card_says_which_take_several(onnxperf_cli) -> None:
     for cards in (("--gpu", "l4,t4"), ("--gpu", "l4", "--gpu", "t4")):
+        says = "names 2 cards, and this command takes one; {} take several"
         code, _, err = onnxperf_cli("explain", RESNET, *cards)
-        assert code == 2 and "names 2 cards, and this command takes one; predict, check, compare and sweep" in err
+        assert code == 2 and says.format("predict, check, compare, recommend and sweep") in err
+        code, _, err = onnxperf_cli("llm", RESNET, *cards)
+        assert code == 2 and says.format("compare and recommend") + " for a language model" in err
 
 
 def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
