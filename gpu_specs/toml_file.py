@@ -28,6 +28,11 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if "e+" in short and abs(value) <= MOST_DIGITS else short
 
 
+def missing(path: str = "", what: str = "file") -> str:
+    """How messages say that a file, or what it is, is not there; path: "" where they have named it."""
+    return f"no such {what}: {path}" if path else f"no such {what}"
+
+
 def text(value: Any) -> str:
     """One printable line of at most MAX_TEXT characters."""
     # reports print these strings, so control characters, which could steer a terminal, are refused
@@ -123,7 +128,7 @@ def tables(path: Path) -> dict[str, Any]:
                 raise Unusable(f"has {dots:,} dots in line {at}; a line has at most {MAX_DOTS}: use several lines")
         return tomllib.loads(content)
     except FileNotFoundError:
-        raise Unusable("does not exist; the path of a TOML file is needed") from None
+        raise Unusable(f"{missing()}; the path of a TOML file is needed") from None
     except OSError as error:
         raise Unusable(f"cannot be read ({error.strerror}); a readable TOML file is needed") from None
     except UnicodeDecodeError as error:

@@ -494,6 +494,25 @@ def test_limits_are_for_each_card_and_batch(onnxperf_cli) -> None:
     assert code == 0 and re.findall(r"^[lt]4 +(\d+) ", out, re.M) == list(map(str, batches))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("predict", "none.onnx", "--gpu", "l4"), "no such file: none.onnx"),
+        (("llm", "none.onnx", "--gpu", "l4"), "no such file: none.onnx"),
+        (("llm", "--config", "none.json", "--gpu", "l4"), "no such file: none.json"),
+        (("diff", "none.json", RESNET, "--gpu", "l4"), "model A: no such file: none.json"),
+        (("export", "keras", "none.keras", "-o", "x.onnx"), "no such file: none.keras"),
+        (("predict", RESNET, "--gpu", "none.toml"), "card file 'none.toml': no such file; the path"),
+        (("predict", RESNET, "--gpu", "l4", "--host", "none.toml"), "host file 'none.toml': no such file; the path"),
+        (("recommend", "--fleet", "none.toml", "--gpu", "l4"), "none.toml: no such file; the path"),
+        (("check", RESNET, "--gpu", "l4", "--against", "none"), "--against none: no such file or folder"),
+    ],
+)
+def test_a_file_that_is_missing_is_told_in_the_same_words(onnxperf_cli, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = onnxperf_cli(*arguments)
+    assert (code, out) == (2, "") and err.startswith(f"onnxperf: {says}") and err.count("\n") == 1
+
+
 def test_a_command_for_one_card_says_which_take_several(onnxperf_cli) -> None:
     for cards in (("--gpu", "l4,t4"), ("--gpu", "l4", "--gpu", "t4")):
         says = "names 2 cards, and this command takes one; {} take several"

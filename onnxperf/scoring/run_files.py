@@ -22,7 +22,7 @@ from gpu_specs.toml_file import figure
 from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import nodes_of_layer
 from onnxperf.ground.codec import shown
-from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments
+from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments, unreadable
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
 from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 
@@ -94,7 +94,7 @@ def read(path: str | os.PathLike[str]) -> TimedRun:
             _take(events, event, where)
         return _run(os.path.basename(name), events)
     except OSError as e:
-        raise UsageError(f"can't read {name}: {e.strerror or e}") from None
+        raise unreadable(name, e) from None
     except UsageError as e:
         raise UsageError(f"{name}: {e}") from None
 
