@@ -28,7 +28,8 @@ def _factors(value: Any) -> Rates:
 
 def _lines(value: Any) -> tuple[tuple[str, float, float], ...]:
     """Lines by category, with b0 and b1 in milliseconds: in seconds."""
-    needed = toml.Unusable(f"a table of at most {MAX_LINES} lines, each [b0, b1]: from 0 to {SLOWEST_ms:g} ms")
+    limits = f"from 0 to {toml.figure(SLOWEST_ms)} ms"
+    needed = toml.Unusable(f"a table of at most {MAX_LINES} lines, each [b0, b1]: {limits}")
     if not isinstance(value, dict) or len(value) > MAX_LINES:
         raise needed
     for pair in value.values():

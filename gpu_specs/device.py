@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gpu_specs.toml_file import figure
+
 Status = Literal["seen", "local", "derived", "unverified"]
 
 PIPES = (
@@ -286,13 +288,15 @@ def limited(
     if power_W is not None:
         least, most = LEAST_POWER * device.tdp_W, MOST_POWER * device.tdp_W
         if not least <= power_W <= most:
-            raise SpecError(f"{device.id} takes a power limit from {least:.0f} to {most:.0f} W, not {power_W:g} W")
+            raise SpecError(
+                f"{device.id} takes a power limit from {least:.0f} to {most:.0f} W, not {figure(power_W)} W"
+            )
         device = replace(device, tdp_W=power_W)
     if clock_hz is not None:
         if not SLOWEST_HZ <= clock_hz <= device.boost_hz:
             slowest, fastest = SLOWEST_HZ / 1e6, device.boost_hz / 1e6
             asked = clock_hz / 1e6
-            raise SpecError(f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {asked:g} MHz")
+            raise SpecError(f"{device.id} clocks from {slowest:.0f} to {fastest:.0f} MHz, not at {figure(asked)} MHz")
         tensor = min(1.0, clock_hz / device.tensor_hz)
         device = replace(clocked(device, clock_hz / device.boost_hz, tensor), locked=True)
     return device

@@ -15,10 +15,22 @@ LEAST_FACTOR: Final = 1e-3  # the smallest factor of a calibration; the largest 
 WIDEST: Final = 4.0  # half-width of a range, as a logarithm: a factor of 55 up and down
 MIN_NUMBER: Final = 1e-6  # limits for every figure, in the file's units; wide, and safe to scale to SI units
 MAX_NUMBER: Final = 1e12
+MOST_DIGITS: Final = 1e15  # of a figure in a message: a larger one is told by its power of ten
 
 
 class Unusable(Exception):
     """A value that can't be used; the message says what is needed instead."""
+
+
+def figure(value: float) -> str:
+    """A number as messages have it: 1,000,000,000 rather than 1e+09."""
+    short = f"{value:g}"
+    return f"{value:,.0f}" if "e+" in short and abs(value) <= MOST_DIGITS else short
+
+
+def missing(path: str = "", what: str = "file") -> str:
+    """How messages say that a file, or what it is, is not there; path: "" where they have named it."""
+    return f"no such {what}: {path}" if path else f"no such {what}"
 
 
 def text(value: Any) -> str:
@@ -46,7 +58,7 @@ def flag(value: Any) -> bool:
 def number(value: Any) -> float:
     """A positive number within MIN_NUMBER and MAX_NUMBER."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not MIN_NUMBER <= value <= MAX_NUMBER:
-        raise Unusable(f"a number from {MIN_NUMBER:g} to {MAX_NUMBER:g}")
+        raise Unusable(f"a number from {figure(MIN_NUMBER)} to {figure(MAX_NUMBER)}")
     return float(value)
 
 
@@ -116,7 +128,7 @@ def tables(path: Path) -> dict[str, Any]:
                 raise Unusable(f"has {dots:,} dots in line {at}; a line has at most {MAX_DOTS}: use several lines")
         return tomllib.loads(content)
     except FileNotFoundError:
-        raise Unusable("does not exist; the path of a TOML file is needed") from None
+        raise Unusable(f"{missing()}; the path of a TOML file is needed") from None
     except OSError as error:
         raise Unusable(f"cannot be read ({error.strerror}); a readable TOML file is needed") from None
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 """What a prediction says of its accuracy: whether runs like it were measured."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 import gpu_specs
 import onnxperf
+from gpu_specs import Corrections
 from onnxperf.answer.accuracy import OF_GENERATION, PAGE, measured
+from onnxperf.calibrate.device_file import file_of
 
 ROOT = Path(__file__).parents[1]
 CONFIG = {
@@ -124,6 +127,29 @@ def test_a_file_with_the_name_of_a_card_is_another_card(tmp_path: Path) -> None:
     said = [onnxperf.llm(gpu=card, **one).accuracy, ranked.accuracy, plan.accuracy]
     assert {str(a).partition(")")[0] for a in said} == {f"inferred (vllm was not measured on {card}"}
     assert onnxperf.predict(RESNET, gpu=card).accuracy.why == f"ort-cuda was not measured on {card}"
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({}, "measured (calibrated on this device)"),
+        ({"runtime": "torch-eager"}, "measured (calibrated on this device)"),
+        ({"parallel": "tp=2"}, "not validated (generation on several GPUs under ort-genai)"),
+        ({"engine": "vllm"}, "inferred (vllm was not measured on {card})"),
+        ({"engine": "vllm", "cached": 0.5}, "not validated (prefix caches)"),
+    ],
+)
+def test_calibration_counts_where_generation_is_a_sum_of_single_runs(
+    terms: dict[str, Any], said: str, tmp_path: Path
+) -> None:  # fmt: skip
+    card = tmp_path / "a100-here.toml"
+    device = gpu_specs.load("a100-sxm4-80gb")
+    card.write_text(file_of(replace(device, corrections=Corrections(compute=1.1, source="a test"))), encoding="utf-8")
+    one: dict[str, Any] = {"config": CONFIG, "prompt": 64, "output": 4}
+    g = onnxperf.llm(gpu=card, **one, **terms)
+    assert str(g.accuracy).rpartition(": ")[0] == said.format(card=card)
+    if g.accuracy.status == "measured":
+        assert onnxperf.predict(RESNET, gpu=card, runtime=terms.get("runtime")).accuracy == g.accuracy
 
 
 def test_pages_and_cards_that_are_named_are_there() -> None:

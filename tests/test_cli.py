@@ -494,10 +494,32 @@ def test_limits_are_for_each_card_and_batch(onnxperf_cli) -> None:
     assert code == 0 and re.findall(r"^[lt]4 +(\d+) ", out, re.M) == list(map(str, batches))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("predict", "none.onnx", "--gpu", "l4"), "no such file: none.onnx"),
+        (("llm", "none.onnx", "--gpu", "l4"), "no such file: none.onnx"),
+        (("llm", "--config", "none.json", "--gpu", "l4"), "no such file: none.json"),
+        (("diff", "none.json", RESNET, "--gpu", "l4"), "model A: no such file: none.json"),
+        (("export", "keras", "none.keras", "-o", "x.onnx"), "no such file: none.keras"),
+        (("predict", RESNET, "--gpu", "none.toml"), "card file 'none.toml': no such file; the path"),
+        (("predict", RESNET, "--gpu", "l4", "--host", "none.toml"), "host file 'none.toml': no such file; the path"),
+        (("recommend", "--fleet", "none.toml", "--gpu", "l4"), "none.toml: no such file; the path"),
+        (("check", RESNET, "--gpu", "l4", "--against", "none"), "--against none: no such file or folder"),
+    ],
+)
+def test_a_file_that_is_missing_is_told_in_the_same_words(onnxperf_cli, arguments: tuple[str, ...], says: str) -> None:
+    code, out, err = onnxperf_cli(*arguments)
+    assert (code, out) == (2, "") and err.startswith(f"onnxperf: {says}") and err.count("\n") == 1
+
+
 def test_a_command_for_one_card_says_which_take_several(onnxperf_cli) -> None:
     for cards in (("--gpu", "l4,t4"), ("--gpu", "l4", "--gpu", "t4")):
+        says = "names 2 cards, and this command takes one; {} take several"
         code, _, err = onnxperf_cli("explain", RESNET, *cards)
-        assert code == 2 and "names 2 cards, and this command takes one; predict, check, compare and sweep" in err
+        assert code == 2 and says.format("predict, check, compare, recommend and sweep") in err
+        code, _, err = onnxperf_cli("llm", RESNET, *cards)
+        assert code == 2 and says.format("compare and recommend") + " for a language model" in err
 
 
 def test_what_was_asked_beside_the_default_is_named(onnxperf_cli) -> None:
@@ -810,11 +832,23 @@ def test_whole_numbers_are_written_with_plain_digits(onnxperf_cli, text: str) ->
     [
         (("recommend", "--max-latency", "nan", "--qps", "5"), "--max-latency 'nan' is not a duration"),
         (("recommend", "--max-latency", "1e308", "--qps", "5"), "--max-latency '1e308' is not a duration"),
-        (("recommend", "--max-latency", "5ms", "--qps", "1e308"), "--qps must be a positive number below 1e+09"),
-        (("predict", "--gpu", "l4", "--clock", "-5"), "--clock must be a positive number of MHz below 1e+09, not -5"),
+        (
+            ("recommend", "--max-latency", "5ms", "--qps", "1e308"),
+            "--qps must be a positive number below 1,000,000,000",
+        ),
+        (
+            ("predict", "--gpu", "l4", "--clock", "-5"),
+            "--clock must be a positive number of MHz below 1,000,000,000, not -5",
+        ),
         (("predict", "--gpu", "l4", "--clock", "1e308"), "not 1e+308"),
+        (("predict", "--gpu", "l4", "--clock", "2e9"), "MHz below 1,000,000,000, not 2,000,000,000"),
+        (("predict", "--gpu", "l4", "--clock", "5e6"), "l4 clocks from 100 to 2040 MHz, not at 5,000,000 MHz"),
+        (("predict", "--gpu", "l4", "--power-limit", "2e9"), "from 7 to 108 W, not 2,000,000,000 W"),
         (("predict", "--gpu", "l4", "--clock", "1_0"), "'1_0' is not a valid number"),
-        (("predict", "--gpu", "l4", "--power-limit", "1e308"), "must be a positive number below 1e+15, not 1e+308"),
+        (
+            ("predict", "--gpu", "l4", "--power-limit", "1e308"),
+            "must be a positive number below 1,000,000,000,000,000, not 1e+308",
+        ),
         (("predict", "--gpu", "l4", "--json", "a\0b"), "the name has a NUL character"),
         (("predict", "--gpu", "l4", "--html", "a\0b"), "the name has a NUL character"),
     ],

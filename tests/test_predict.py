@@ -671,7 +671,9 @@ def test_where_not_even_one_sample_keeps_the_limit() -> None:
         onnxperf.check(RELU, gpu="t4", fit=True, max_ms=1e-6)
     with pytest.raises(onnxperf.UsageError, match="give fit=True, or ask"):
         predict(RELU, gpu="t4", max_ms=1)
-    with pytest.raises(onnxperf.UsageError, match=r"max_ms must be a positive number below 1e\+15, not '10ms'"):
+    with pytest.raises(
+        onnxperf.UsageError, match=r"max_ms must be a positive number below 1,000,000,000,000,000, not '10ms'"
+    ):
         predict(RELU, gpu="t4", fit=True, max_ms="10ms")  # type: ignore[call-overload]
 
 

@@ -97,14 +97,21 @@ def measured() -> tuple[Measured, ...]:
 def accuracy(run: Run, j: int = 0) -> Accuracy:
     """Whether runs like this one were measured on device j."""
     s, device = run.scenario, run.devices[j]
-    if device.corrections != Corrections():
-        return Accuracy(MEASURED, None, "calibrated on this device", OF_CALIBRATION)
+    if calibrated := _calibrated(device):
+        return calibrated
     if run.unmeasured:
         return Accuracy(NOT_VALIDATED, None, run.unmeasured)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)
     precision = precision_of(s, run.runtime, device, run.kept(stored_type, run.graph))
     newest = release(run.runtime.releases.newest) if run.runtime.releases else None
     return of_kind(s.runtime, kind, precision, _named(device), run.runtime.release or newest)
+
+
+def _calibrated(device: Device) -> Accuracy | None:
+    """What is said of runs on a device whose file `onnxperf calibrate` wrote, None of another device."""
+    if device.corrections == Corrections():
+        return None
+    return Accuracy(MEASURED, None, "calibrated on this device", OF_CALIBRATION)
 
 
 def _named(device: Device) -> str:
@@ -122,11 +129,16 @@ def of_generation(
     """Whether generation of tokens was measured under an engine, or a runtime by itself, on a card; types: of
     weights, keys and values, such as HALF; several: whether on several GPUs, as loops under serving engines were;
     experts: whether of a mixture of experts; draft, cached, pools: whether these take part, which no measurement has.
+
+    Calibration counts as for single runs where generation is their sum: on one device, under a runtime by itself. It
+    measures neither an engine's scheduler, host and fused kernels nor what GPUs exchange.
     """
     parts = {"speculative decoding": draft, "prefix caches": cached, "pools": pools}
     if any(parts.values()):
         return Accuracy(NOT_VALIDATED, None, " and ".join(name for name, x in parts.items() if x), OF_GENERATION)
     looped = any(m.runtime == engine and m.of == LOOPS for m in measured())
+    if not (looped or several) and (calibrated := _calibrated(device)):
+        return calibrated
     kind = GENERATION + EXPERTS * experts + SEVERAL * (several and not looped)
     return of_kind(engine, kind, types, _named(device))
 

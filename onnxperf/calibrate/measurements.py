@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_specs import Device
+from gpu_specs.toml_file import missing
 from onnxperf.calibrate.kinds import KINDS, Kind
 from onnxperf.calibrate.rounds import confirmed
 from onnxperf.calibrate.rows import Dropped
@@ -33,7 +34,8 @@ def recorded(folder: str, unread: list[Dropped]) -> tuple[Measurement, ...]:
     try:
         paths = sorted(p for p in Path(folder).iterdir() if p.suffix == ".json" and p.is_file())
     except (OSError, ValueError) as e:
-        raise UsageError(f"--from {folder}: {getattr(e, 'strerror', None) or e}") from None
+        why = missing(what="folder") if isinstance(e, FileNotFoundError) else getattr(e, "strerror", None) or e
+        raise UsageError(f"--from {folder}: {why}") from None
     if len(paths) > MOST_FILES:
         raise UsageError(f"--from {folder} holds {len(paths):,} files: {MOST_FILES:,} are read at most")
     measurements = []

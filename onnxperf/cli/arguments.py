@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from gpu_specs.toml_file import figure
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.lists import batches_of
 from onnxperf.ground.names import (
@@ -108,7 +109,7 @@ def parse_quantity(text: str, name: str, units: Mapping[str, float]) -> float:
 
 def _hertz(mhz: float) -> float:
     if not 0 < mhz < MOST_MHZ:
-        raise UsageError(f"must be a positive number of MHz below {MOST_MHZ:g}, not {mhz:g}")
+        raise UsageError(f"must be a positive number of MHz below {figure(MOST_MHZ)}, not {figure(mhz)}")
     return mhz * 1e6
 
 
@@ -215,17 +216,21 @@ def _cards(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def _only(texts: tuple[str, ...]) -> str:
+#: Which commands take several cards, for a command that takes one.
+SEVERAL_CARDS = "predict, check, compare, recommend and sweep take several"
+SEVERAL_CARDS_DECODING = "compare and recommend take several for a language model"
+
+
+def _only(texts: tuple[str, ...], instead: str = SEVERAL_CARDS) -> str:
     cards = _cards(texts)
     if len(cards) > 1:
-        raise UsageError(
-            f"names {len(cards)} cards, and this command takes one; predict, check, compare and sweep take several"
-        )
+        raise UsageError(f"names {len(cards)} cards, and this command takes one; {instead}")
     return cards[0]
 
 
 A_CARD = "Id, alias, nvidia-smi name, or a card's TOML file (see: onnxperf gpus)"
-GPU = read_option("--gpu", read=_only, multiple=True, required=True, help=f"{A_CARD}.")
+_ONE = partial(read_option, "--gpu", multiple=True, required=True, help=f"{A_CARD}.")
+GPU, GPU_DECODING = _ONE(read=_only), _ONE(read=partial(_only, instead=SEVERAL_CARDS_DECODING))
 IF_A_MODEL = read_option("--gpu", multiple=True, read=lambda texts: _only(texts) if texts else None,
                          help=f"For models: {A_CARD[0].lower()}{A_CARD[1:]}.")  # fmt: skip
 SEVERAL = partial(read_option, "--gpu", multiple=True, read=_cards, help=f"{A_CARD}; several as l4,t4.")
@@ -411,7 +416,7 @@ TRAINING = ("mode", *(term.name for term in having(mode="training")))
 of_a_run = _options(GPU, *_scenario(), FIT)
 of_runs = _options(SEVERAL(required=True), BATCHES(), *_scenario("batch"), FIT)
 of_one, of_two = _options(GPU, *_scenario()), _options(IF_A_MODEL, *_scenario(), FIT)
-of_a_decoder = _options(GPU, *_scenario("batch", "layout", *TRAINING, "gpus", "parallel"))
+of_a_decoder = _options(GPU_DECODING, *_scenario("batch", "layout", *TRAINING, "gpus", "parallel"))
 of_requests, loaded, paced = _options(*DECODER), _options(*LOAD), _options(*PACE)
 of_cards = _options(SEVERAL(), *CARDS, AS_JSON, *_scenario())
 of_a_sweep = _options(SEVERAL(), *CARDS, BATCHES(), *_scenario("precision", "dims", "batch"))

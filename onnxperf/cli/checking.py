@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_specs.toml_file import missing
 from onnxperf.cli.arguments import asked_at, debug, files_read, limited, of_runs, parse_share, read_option
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
@@ -132,7 +133,7 @@ def _before(models: Sequence[str], against: str) -> dict[str, str]:
             raise UsageError(f"--against {against} is one model, and there are {len(models)}: name a folder")
         return {models[0]: against}
     if not os.path.isdir(against):
-        raise UsageError(f"--against {against}: no such file or folder")
+        raise UsageError(f"--against {against}: {missing(what='file or folder')}")
     before = {}
     for model in models:
         path = Path(model)

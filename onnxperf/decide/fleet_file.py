@@ -120,7 +120,7 @@ def _demand(folder: Path, number: int, data: Any) -> Demand:
     if not path.is_relative_to(folder.resolve()):
         raise toml.Unusable(f"{written!r}{where} is outside of the file's folder; it needs a path inside")
     if not path.exists():
-        raise toml.Unusable(f"{written!r}{where} does not exist; it needs a file in {folder}")
+        raise toml.Unusable(f"{toml.missing(repr(written))}{where}; it needs a file in {folder}")
     if not decoder and "percentile" not in taken:
         taken["percentile"] = None
     return Demand(taken.pop("name", written), path, decoder, taken.pop("qps"), taken)

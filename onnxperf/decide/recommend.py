@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from gpu_specs import Price
+from gpu_specs.toml_file import figure
 from onnxperf.answer.accuracy import Accuracy
 from onnxperf.decide.choices import Card, Choice, choices, priced
 from onnxperf.decide.queueing import MOST_REPLICAS, Target, fewest, fewest_that_keep_up, filling, mean_latency
@@ -148,7 +149,7 @@ def recommended(
 def target_of(limit_s: float, qps: float, percentile: float | None) -> Target:
     """A target. Raises UsageError where the rate or the percentile can't be."""
     if not _is_number(qps) or not 0 < qps < MOST_QPS:
-        raise UsageError(f"--qps must be a positive number below {MOST_QPS:g}, not {qps!r}")
+        raise UsageError(f"--qps must be a positive number below {figure(MOST_QPS)}, not {qps!r}")
     if percentile is not None and not (_is_number(percentile) and 0 < percentile <= MOST_PERCENTILE):
         raise UsageError(f"--percentile must be a number above 0 and up to {MOST_PERCENTILE:g}, not {percentile!r}")
     return Target(limit_s, qps, percentile)

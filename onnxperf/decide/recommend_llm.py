@@ -29,6 +29,7 @@ from onnxperf.language.core import traffic
 from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
+from onnxperf.passes.plan import plan_text
 from onnxperf.running.pipeline import Gpu, each
 
 SCHEMA_VERSION = 1
@@ -49,7 +50,7 @@ class LanguagePlan(Document):
     of each further one, the mean or the percentile that was asked for; instances_if_slow: how many it takes where each
     iteration takes as long as its range allows, None where no number will do; qps: requests a second at each; load:
     the share that this is of what it serves with all places taken; tokens_per_second: of all; accuracy: whether
-    generation like it was measured.
+    generation like it was measured; command: that answers for one instance, which is not in the JSON.
     """
 
     gpu: str
@@ -65,6 +66,7 @@ class LanguagePlan(Document):
     load: float
     usd_per_hour: float | None
     accuracy: Accuracy
+    command: str = ""
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -159,7 +161,7 @@ def recommended_llm(
         raise UsageError(
             "plans of a language model are on 1, 2, 4 and 8 GPUs: --parallel tp=4 takes one, leave --gpus out"
         )
-    parallel = (terms["parallel"],) if terms.get("parallel") else PLANS
+    parallel = (plan_text(terms["parallel"]),) if terms.get("parallel") else PLANS
     tried = [(device, plan) for device, _ in each(gpus) for plan in parallel]
     plans, others, about, errors = list[LanguagePlan](), list[tuple[str, str, str]](), list[Instance](), list[Error]()
     for i, (device, plan) in enumerate(tried):
@@ -199,6 +201,7 @@ class Instance:
     """
 
     def __init__(self, asked: Decoding, device: Device, plan: str, qps: float):
+        self.asked = asked
         self.steps, lengths = asked.on(device, plan or None)
         self.device, self.plan, self.lengths = device, plan, lengths
         (self.traffic,) = traffic(lengths, **{**asked.arriving, "qps": qps})
@@ -279,4 +282,5 @@ def _fewest(i: Instance, pace: Pace, price: Price | None) -> LanguagePlan:
         instances_if_slow=i.fewest(pace, capacity.high_seconds, "high"), qps=qps, first=until_first, token=token,
         tokens_per_second=tokens, load=qps / capacity.seconds,
         usd_per_hour=None if price is None else instances * gpus * price.usd_per_hour, accuracy=i.accuracy,
+        command=i.asked.command(i.device.file or i.device.id, i.plan, i.running, qps),
     )  # fmt: skip

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import Any
 
-from onnxperf.ground.errors import EnvironmentFailure, ModelError, UsageError
+from onnxperf.ground.errors import EnvironmentFailure, ModelError, unreadable
 
 #: The extra that exports the models of a package, and the names of the classes there that these derive from.
 CLASSES = {
@@ -81,7 +81,7 @@ def _check_keras(path: str) -> None:
         with open(path, "rb") as file:
             head = file.read(TEXT)
     except OSError as e:
-        raise UsageError(f"can't read {path}: {e.strerror or e}") from None
+        raise unreadable(path, e) from None
     if not head.startswith(KERAS[os.path.splitext(path)[1]]):
         what = other_format(head) if head else "empty"
         raise ModelError(f"{path} is not a Keras model: it is {what or 'neither a zip archive nor HDF5'}")

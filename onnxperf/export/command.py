@@ -17,6 +17,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 from onnx.checker import check_model
 
+from gpu_specs.toml_file import missing
 from onnxperf.export import framework, source
 from onnxperf.graph.read import contents, stored_tensors
 from onnxperf.graph.skeleton import skeleton
@@ -84,7 +85,7 @@ def _user_code(failed: str) -> Iterator[None]:
 def _keras_file(path: str) -> str:
     """Check that a path is that of a Keras file or of a SavedModel's folder, and return it."""
     if not os.path.exists(path):
-        raise UsageError(f"no such file: {path}")
+        raise UsageError(missing(path))
     if framework(path) != "tf":
         raise UsageError(f"{path} is neither a Keras file (*.keras, *.h5) nor a SavedModel folder")
     return path

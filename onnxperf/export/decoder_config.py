@@ -10,7 +10,7 @@ from typing import Any
 
 from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME, STRUCTURE
 from onnxperf.export.decoder_quantised import Stored, stored
-from onnxperf.ground.errors import UsageError, near_names, printable
+from onnxperf.ground.errors import UsageError, near_names, printable, unreadable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
@@ -211,7 +211,7 @@ def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
         with open(path, "rb") as file:
             data = file.read(MAX_CONFIG + 1)
     except OSError as e:
-        raise UsageError(f"can't read {os.fspath(path)}: {e.strerror or e}") from None
+        raise unreadable(path, e) from None
     if len(data) > MAX_CONFIG:
         raise UsageError(f"{os.fspath(path)} is larger than 1 MiB, which no model's config.json is")
     try:

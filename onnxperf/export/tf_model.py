@@ -19,7 +19,7 @@ import numpy as np
 from onnxperf.export.quiet import quiet
 from onnxperf.graph.bind import left_open, sizes_of
 from onnxperf.graph.proto import times
-from onnxperf.ground.errors import Error, ModelError, UsageError, printable
+from onnxperf.ground.errors import Error, ModelError, UsageError, printable, unreadable
 
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
 MAX_CONFIG = 64 << 20  # bytes: the description of a Keras model
@@ -91,7 +91,7 @@ def callee_of_file(path: Path) -> Callee:
     except Error:
         raise
     except (FileNotFoundError, IsADirectoryError, PermissionError) as e:
-        raise UsageError(f"can't read {path}: {e.strerror}") from None
+        raise unreadable(path, e) from None
     except Exception as e:  # frameworks raise many kinds here
         why = reason(e)
         if "safe_mode" in str(e):

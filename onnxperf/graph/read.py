@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 from onnxperf.graph.inlined_size import Key, Size, calls_size, check_expansion, function_size, key_of
 from onnxperf.graph.proto import MAX_NAME, graphs_in, nodes_in, plain
 from onnxperf.graph.values import first_line
-from onnxperf.ground.errors import ModelError, UsageError
+from onnxperf.ground.errors import ModelError, UsageError, unreadable
 
 OLDEST_IR, OLDEST_OPSET = 3, 7
 MAX_FILE = 1 << 31  # bytes; protobuf allows no more
@@ -78,12 +78,10 @@ def _bytes(path: Path) -> bytes:
             raise UsageError(f"{path} is a pipe or a device, not a regular file")
         with path.open("rb") as file:
             data = file.read(MAX_FILE)
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}") from None
     except IsADirectoryError:
         raise UsageError(f"{path} is a folder; give the .onnx file inside it") from None
     except (OSError, ValueError) as e:
-        raise UsageError(f"can't read {path}: {getattr(e, 'strerror', None) or e}") from None
+        raise unreadable(path, e) from None
     if len(data) == MAX_FILE:
         from onnxperf.graph.other_formats import TEXT, other_format
 

@@ -25,6 +25,7 @@ from functools import cache, partial
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+from gpu_specs.toml_file import figure
 from onnxperf.ground.door import DOOR
 from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
 
@@ -204,7 +205,7 @@ def _number(least: float) -> Load:
     def fine(value: Any) -> bool:  # whole numbers may be too large for a float, and compare all the same
         return type(value) in (int, float) and least <= value <= MAX_NUMBER
 
-    return _checked(f"a number from {least:g} to {MAX_NUMBER:g}", fine, float)
+    return _checked(f"a number from {figure(least)} to {figure(MAX_NUMBER)}", fine, float)
 
 
 def _limited(kind: Any, what: str, most: int, unit: str = "") -> Load:

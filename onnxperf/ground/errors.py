@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import takewhile
 from operator import eq
+
+from gpu_specs.toml_file import missing
 
 MAX_COMPARED = 200  # names, and characters of each, among which a similar one is looked for
 INTERRUPTED = 130  # the exit code after Ctrl-C, which is no error of the caller
@@ -69,6 +72,14 @@ class EnvironmentFailure(Error):
     """The environment lacks what the request needs: memory, space on the disk, an extra that is not installed."""
 
     exit_code = 4
+
+
+def unreadable(path: str | os.PathLike[str], e: Exception) -> UsageError:
+    """The error of a file that can't be read: it is not there, or what the system or Python says of it."""
+    name = os.fspath(path)
+    if isinstance(e, FileNotFoundError):
+        return UsageError(missing(name))
+    return UsageError(f"can't read {name}: {getattr(e, 'strerror', None) or e}")
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ import stat
 from typing import NoReturn
 
 from onnxperf.ground.codec import MAX_BYTES, from_plain, shown, to_plain
-from onnxperf.ground.errors import UsageError, printable
+from onnxperf.ground.errors import UsageError, printable, unreadable
 from onnxperf.measure.record import Measurement
 
 SCHEMA_VERSION = 1
@@ -37,7 +37,7 @@ def read(path: str | os.PathLike[str]) -> Measurement:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:
-        raise UsageError(f"can't read {name}: {getattr(e, 'strerror', None) or e}") from None
+        raise unreadable(name, e) from None
     if len(data) > MAX_BYTES:
         raise UsageError(f"{name} is larger than {MAX_BYTES >> 20} MiB, which no measurement is")
     try:

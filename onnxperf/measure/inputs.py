@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxperf.graph import Graph
 from onnxperf.graph.proto import dims_of, dtype_of, is_tensor, plain, times
-from onnxperf.ground.errors import ModelError, UsageError, printable
+from onnxperf.ground.errors import ModelError, UsageError, printable, unreadable
 from op_models import Operator, Tensor
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ def given(path: str | os.PathLike[str], graph: Graph) -> dict[str, Array]:
                 if name not in names:
                     raise UsageError(f"{where} lacks the input {name!r}")
             return {name: _array(archive, t, where) for name, t in wanted.items()}
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {where}") from None
+    except FileNotFoundError as e:
+        raise unreadable(where, e) from None
     except UsageError:
         raise
     except Exception as e:  # hostile archives make zipfile and NumPy raise whatever they like

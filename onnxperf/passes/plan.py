@@ -86,6 +86,11 @@ def parse_plan(text: str | None, gpus: int | None) -> Plan:
     return plan
 
 
+def plan_text(text: str | None) -> str:
+    """A plan as it is told: the text that names it, "" for one GPU. Raises UsageError where the text is no plan."""
+    return text if text and parse_plan(text, None).gpus > 1 else ""
+
+
 def _nearest(plan: Plan, gpus: int) -> str:
     """What to ask for instead, where a plan does not take so many GPUs."""
     for kind in ("dp", "tp", "pp", "ep"):

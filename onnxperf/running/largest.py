@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from numbers import Real
 
+from gpu_specs.toml_file import figure
 from onnxperf.graph import Note
 from onnxperf.ground.errors import UsageError
 from onnxperf.passes.plan import parse_plan
@@ -41,7 +42,7 @@ def limits_of(max_ms: float | None, max_gb: float | None) -> Limits:
     for what, value in (("max_ms", max_ms), ("max_gb", max_gb)):
         number = isinstance(value, Real) and not isinstance(value, bool)
         if value is not None and not (number and 0 < value < MOST):
-            raise UsageError(f"{what} must be a positive number below {MOST:g}, not {value!r}")
+            raise UsageError(f"{what} must be a positive number below {figure(MOST)}, not {value!r}")
     return Limits(max_ms and float(max_ms) * 1e-3, max_gb and float(max_gb) * 1e9)
 
 

@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any, TypedDict, TypeVar
 
 from gpu_specs import HOSTS, clusters
+from gpu_specs.toml_file import figure
 from onnxperf.ground.errors import UsageError, as_arguments
 from onnxperf.ground.names import (
     BASELINES,
@@ -93,7 +94,8 @@ class Term:
             return "" if whole else f"{self.name} must be a whole number from 1 to {self.most:,}, not {value!r:.60}"
         if self.number:
             positive = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
-            return "" if positive else f"the {self.number} must be a positive number below {MOST:g}, not {value!r:.60}"
+            most = f"must be a positive number below {figure(MOST)}"
+            return "" if positive else f"the {self.number} {most}, not {value!r:.60}"
         if (self.choices or self.file) and not isinstance(value, str):
             names = f"one of {', '.join(self.choices)}" if self.choices else f"or the path of a {self.noun}'s file"
             return f"{self.noun} can't be a {type(value).__name__}: give a name, {names}"

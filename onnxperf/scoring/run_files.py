@@ -18,10 +18,11 @@ from math import fsum
 from statistics import median
 from typing import Any, NoReturn
 
+from gpu_specs.toml_file import figure
 from onnxperf.answer.prediction import Prediction
 from onnxperf.calibrate.matching import nodes_of_layer
 from onnxperf.ground.codec import shown
-from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments
+from onnxperf.ground.errors import UsageError, printable, speaking_of_arguments, unreadable
 from onnxperf.measure.profile import ENDING, MICROSECOND, Call, Event, Key, own_seconds
 from onnxperf.scoring.timed_runs import RunDifference, Timed, TimedRun, difference, of, title
 
@@ -93,7 +94,7 @@ def read(path: str | os.PathLike[str]) -> TimedRun:
             _take(events, event, where)
         return _run(os.path.basename(name), events)
     except OSError as e:
-        raise UsageError(f"can't read {name}: {e.strerror or e}") from None
+        raise unreadable(name, e) from None
     except UsageError as e:
         raise UsageError(f"{name}: {e}") from None
 
@@ -182,7 +183,7 @@ def _text(holder: Event, key: str, where: str, default: str | None = None) -> st
 def _time(event: Event, key: str, where: str, unit: str = "microseconds") -> float:
     value = event.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_TIME:
-        raise UsageError(f"{where}: {key} must be {unit} from 0 to {MAX_TIME:g}, not {shown(value)}")
+        raise UsageError(f"{where}: {key} must be {unit} from 0 to {figure(MAX_TIME)}, not {shown(value)}")
     return float(value)
 
 

@@ -12,7 +12,7 @@ from onnxperf.decide.compare_llm import LanguageCandidate, LanguageComparison
 from onnxperf.decide.pace import Pace
 from onnxperf.decide.recommend_llm import LanguagePlan, LanguageRecommendation
 from onnxperf.ground.errors import counted, printable
-from onnxperf.ground.names import USUAL_ENGINE, precision_label
+from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
 from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, put_reasons, status
@@ -121,6 +121,9 @@ def show_recommendation(out: Console, r: LanguageRecommendation) -> None:
         out.print(Text("no plan meets this target", style="bold red"))
     put_reasons(out, ((f"{gpu} {plan}".strip(), why) for gpu, plan, why in r.others))
     put_notes(out, _on_plans(r, columns(table)))
+    if r.plans:
+        put_notes(out, ("each instance of the first plan is that of this command:",))
+        out.print(Text(printable(f"  {r.plans[0].command}"), style="dim"), soft_wrap=True)  # in one line, to be copied
 
 
 def _sentence(p: LanguagePlan) -> str:
@@ -145,10 +148,6 @@ def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
 def _on_plans(r: LanguageRecommendation, shown: Collection[str]) -> Iterator[str]:
     yield from r.notes
     if r.plans:
-        p, flag = r.plans[0], "--runtime" if r.engine == USUAL_ENGINE else "--engine"
-        engine = "" if len(r.runners) > 1 or USUAL_ENGINE in r.runners else f" {flag} {r.runners[0]}"
-        plan = f" --parallel {p.parallel}" if p.parallel else ""
-        yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
         yield "worst case: instances if each iteration takes the upper end of its 80% interval"
         yield from on_accuracy(p.accuracy for p in r.plans)
     if "load" in shown:

@@ -145,7 +145,7 @@ def test_a_measurement_names_a_card_but_no_file(calibrate, on_a_card: tuple[Meas
     [
         (("--from", "runs", "--provider", "cpu"), "leave --provider"),
         (("--from", "runs", "--keep", "kept"), "leave --provider"),
-        (("--from", "nowhere"), "nowhere"),
+        (("--from", "nowhere"), "--from nowhere: no such folder"),
         (("-o", "out.txt"), "ends in .toml"),
         (("-o", "mine.toml"), "is not a file of that kind"),
         (("-o", "no/such/folder.toml"), "there is no folder"),

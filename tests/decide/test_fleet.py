@@ -157,7 +157,7 @@ def test_a_language_model_takes_its_cards_from_the_same_stock(tmp_path: Path) ->
         ("model = []", "1 to 200 tables"),
         ('[[model]]\npth = "x"', "unknown key 'pth' in [[model]] 1; did you mean 'path'?"),
         ('[[model]]\npath = "../x.onnx"\nqps = 1\nmax_ms = 1', "outside of the file's folder"),
-        ('[[model]]\npath = "none.onnx"\nqps = 1\nmax_ms = 1', "does not exist"),
+        ('[[model]]\npath = "none.onnx"\nqps = 1\nmax_ms = 1', "no such file: 'none.onnx' in [[model]] 1"),
         ('[[model]]\npath = "alexnet.onnx"\nqps = "many"\nmax_ms = 1', "qps in [[model]] 1 is 'many'"),
         ('[[model]]\npath = "alexnet.onnx"\nqps = 1\nmax_ms = nan', "max_ms in [[model]] 1 is nan"),
         (MODEL.format("alexnet", 1, 1) * 2, "two models are called 'alexnet.onnx'"),

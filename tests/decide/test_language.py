@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -20,6 +21,7 @@ from onnxperf.decide.recommend_llm import LanguageRecommendation, keep
 from onnxperf.export.decoder import decoder
 from onnxperf.export.decoder_config import config_of
 from onnxperf.language.arrivals import Traffic
+from onnxperf.language.decoding import decoding_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
@@ -112,6 +114,7 @@ def test_what_fails_says_why() -> None:
         keep(late)
     large = {**SMALL, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 2048}
     (lacks,) = recommend_llm(gpu=["t4"], **{**ASKED, **TARGET, "config": large}, parallel="tp=1").others
+    assert lacks[:2] == ("t4", "")
     assert "don't fit into GPU memory" in lacks[2]
 
 
@@ -215,7 +218,7 @@ def test_the_commands_answer(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     assert (code, err) == (0, "") and json.loads(out) == same.to_dict()
     jsonschema.validate(json.loads(out), SCHEMA)
     code, out, err = onnxperf_cli(*given)
-    assert (code, err) == (0, "") and "tp=1" in out and "$/M tokens" in out and "worst case" in out
+    assert (code, err) == (0, "") and "1 GPU" in out and "$/M tokens" in out and "worst case" in out
     code, out, err = onnxperf_cli(*given, "--ttft", "1us", "--percentile", "90")
     assert code == 1 and "no plan meets this target" in out and "no plan serves 2,000 requests/s" in err
     given = ("compare", "--config", config, *asked, "--engine", "vllm", "--concurrency", "4")
@@ -248,11 +251,54 @@ def test_what_runs_it_is_named(onnxperf_cli: Any, files: tuple[str, str], flag: 
     limits = ("--tpot", "50ms", "--qps", "5", "--requests", "20", "--parallel", "tp=1")
     code, out, err = onnxperf_cli("recommend", *asked, *limits)
     assert (code, err) == (0, "") and f"under {runner}, as stored" in " ".join(out.split())
-    command = f"onnxperf llm --gpu l4 --parallel tp=1 {flag} --batch 256 --qps 5".split()
-    assert " ".join(command) in " ".join(out.split())
+    command = out.splitlines()[-1].split()
+    lengths = "--prompt 64 --output 16 --requests 20"
+    assert " ".join(sorted(command)) == " ".join(
+        sorted(f"onnxperf llm --config {files[0]} --gpu l4 {flag} {lengths} --batch 256 --qps 5".split())
+    )
     code, out, err = onnxperf_cli("recommend", *asked, *limits, "--json", "-")
     jsonschema.validate(shown := json.loads(out), SCHEMA)
     assert shown["runners"] == [runner]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--precision bf16 --weights int4 --cache int8 --prune-lm-head --chunk 32 --host server-2023 --clock 1500.5",
+        "--engine vllm --draft 'small config.json' --accept 0.7 --draft-tokens 3 --cached 0.5 --seed 3",
+        "--runtime torch-eager --prompt-lengths uniform:10:90 --output-lengths 12 --power-limit 60 --parallel tp=2",
+    ],
+)
+def test_the_command_of_an_instance_can_be_pasted(
+    onnxperf_cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("the config.json", "small config.json"):
+        (tmp_path / name).write_text(json.dumps(SMALL), encoding="utf-8")
+    card = "my card.toml"
+    (tmp_path / card).write_text((ROOT / "gpu_specs/cards/l4.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    asked = ["--config", "the config.json", "--gpu", card, *shlex.split(options), "--requests", "20"]
+    asked += ["--prompt", "64", "--output", "16", "--qps", "5", "--tpot", "50ms", "--batch", "8"]
+    code, out, err = onnxperf_cli("recommend", *asked)
+    assert (code, err) == (0, "")
+    first, *words = shlex.split(out.splitlines()[-1])
+    code, again, err = onnxperf_cli(*words, "--json", "-")
+    assert (first, code, err) == ("onnxperf", 0, "")
+    (plan, *_) = json.loads(onnxperf_cli("recommend", *asked, "--json", "-")[1])["plans"]
+    for name in ("time_to_first_token", "time_per_output_token"):
+        mean = json.loads(again)["service"][name]
+        assert plan[name] == {key: mean[key] for key in plan[name]}
+
+
+def test_a_command_names_what_was_read_from_no_file(files: tuple[str, str]) -> None:
+    sizes = {"dims": {"a b": 2}, "shapes": {"x": (2, 3)}, "trip_counts": {"loop": 4}}
+    model = decoding_of(Path(files[1]), sizes | {"include_transfers": True})
+    words = f"{files[1]} --gpu l4 --parallel tp=2 --dim 'a b=2' --shapes x:2x3 --trip-count loop=4 --include-transfers"
+    assert model.command("l4", "tp=2", 8, 2.5) == f"onnxperf llm {words} --batch 8 --qps 2.5"
+    config = decoding_of(None, {"config": SMALL, "draft": SMALL, "accept": 0.5})
+    words = "--gpu l4 --config config.json --draft draft.json --accept 0.5"
+    assert config.command("l4", "", 8, 1 / 3) == f"onnxperf llm {words} --batch 8 --qps 0.33333"
 
 
 @pytest.mark.parametrize("card", ["l4", "rtx-3060"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from onnxperf.running.pipeline import Request
 from onnxperf.running.run import Run
 from tests.export.test_decoder import PUBLISHED, SMALL_LATENT, TINY, accepted, filled
 
+ROOT = Path(__file__).parents[2]
 V2, V3 = (PUBLISHED[name][0] for name in ("DeepSeek-V2-Lite", "DeepSeek-V3"))
 SMALL = {**TINY, **SMALL_LATENT, "model_type": "deepseek_v2"}
 #: Two layers of V3, one with its experts.
@@ -163,10 +165,29 @@ def test_the_cache_is_as_small_as_engines_keep_it_on_every_gpu() -> None:
 
 def test_attention_of_latent_vectors_is_said_to_be_unmeasured() -> None:
     latent, usual = (onnxperf.llm(config=c, gpu="h100", prompt=16, output=4) for c in (SMALL, TINY))
-    says = "latent attention (MLA) is not validated"
+    says = "latent attention (MLA) is not validated under ONNX Runtime"
     assert any(says in note for note in latent.notes) and not any(says in note for note in usual.notes)
     with pytest.raises(onnxperf.Error, match="tp=3 does not divide"):
         onnxperf.llm(config=SMALL, gpu="h100", prompt=16, output=4, parallel="tp=3")
+
+
+def test_what_was_measured_of_latent_attention_is_said_under_engines() -> None:
+    """The figures are those of the page, which none of the sparse models is in."""
+    page = " ".join((ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8").split())
+    assert "in 82 of these rows, all on H200" in page and "together 11% off in the median, first tokens 47%" in page
+    one: dict[str, Any] = {"gpu": "h200", "prompt": 16, "output": 4}
+    for engine in ("vllm", "sglang", "trtllm"):
+        (note,) = (n for n in onnxperf.llm(config=SMALL, engine=engine, **one).notes if "(MLA)" in n)
+        assert (
+            "82 closed loops" in note
+            and "on H200" in note
+            and "11% off" in note
+            and "47%" in note
+            and "not validated" not in note
+        )
+    sparse = {**FEW, "model_type": "deepseek_v32"}
+    (note,) = (n for n in onnxperf.llm(config=sparse, engine="vllm", **one).notes if "(MLA)" in n)
+    assert "was not measured with sparse attention" in note and "82" not in note
 
 
 def test_a_cache_in_fp8_is_half_as_large() -> None:

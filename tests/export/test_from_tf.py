@@ -406,7 +406,7 @@ def test_a_model_that_reads_files(tmp_path: Path) -> None:
 
 
 def test_files_that_are_broken_or_hostile(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         proto(tmp_path / "none.keras")
     for name in ("broken.keras", "broken.h5"):
         (tmp_path / name).write_bytes(b"PK\3\4 and no more")

@@ -133,7 +133,7 @@ def test_which_device_a_measurement_is_predicted_for(tmp_path: Path) -> None:
         (("{taken}", "--gpu", ""), "unknown gpu"),
         (("--fail-above", "10%"), "of your own"),
         (("",), "is empty"),
-        (("{folder}/none.json",), "can't read"),
+        (("{folder}/none.json",), "no such file"),
         (("--data", "{folder}", "--json", "{taken}"), "would overwrite"),
     ],
 )

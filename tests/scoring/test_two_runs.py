@@ -155,9 +155,15 @@ RUN = json.dumps(model_run(0, 9))
         ("[17]", "line 2 is not a trace event: 17"),
         ('{"traceEvents": []}', "line 2 is not a trace event: an object"),
         (RUN.replace('"dur": 9', '"dur": NaN'), "line 2 is not an event"),
-        (RUN.replace('"dur": 9', '"dur": -9'), "line 2: dur must be microseconds from 0 to 1e.15, not -9"),
+        (
+            RUN.replace('"dur": 9', '"dur": -9'),
+            "line 2: dur must be microseconds from 0 to 1,000,000,000,000,000, not -9",
+        ),
         (RUN.replace('"dur": 9', '"dur": 1e400'), "line 2: dur must be microseconds"),
-        (RUN.replace('"dur": 9', '"dur": "9"'), 'line 2: dur must be microseconds from 0 to 1e.15, not "9"'),
+        (
+            RUN.replace('"dur": 9', '"dur": "9"'),
+            'line 2: dur must be microseconds from 0 to 1,000,000,000,000,000, not "9"',
+        ),
         (RUN.replace('"dur": 9', '"dur": true'), "line 2: dur must be"),
         (RUN.replace('"dur": 9', '"dur": 0'), "its runs took no time"),
         (RUN.replace('"model_run"', "17"), "line 2: name must be text of at most 10,000 characters, not 17"),
