@@ -10,7 +10,7 @@ from typing import Any
 from gpu_specs import HOSTS, Device
 from onnxperf.answer.prediction import Prediction
 from onnxperf.ground.errors import Error
-from onnxperf.ground.names import QUANTISED
+from onnxperf.ground.names import AMP, QUANTISED
 from onnxperf.ground.tables import duration
 from onnxperf.passes.precision import lacks_unit
 from onnxperf.passes.precision import precision as in_precision
@@ -30,6 +30,8 @@ LARGER = 8  # times the batch
 MAX_TENSORS = 10_000
 #: Half precision, TF32, or nothing: what a precision can give way to on a card, the first that is the fastest.
 LIGHTER = {"fp32": ("fp16", "bf16", "tf32"), "keep": ("fp16", "bf16"), "tf32": ("fp16", "bf16")}
+#: The same where PyTorch trains: weights stay in FP32, and autocast computes in half precision.
+TRAINED = {"fp32": (AMP, "tf32"), "keep": (AMP,), "tf32": (AMP,)}
 QUANTISES = "tensorrt"  # the runtime under which 8-bit precisions are tried
 #: Terms of one runtime that are not asked of another.
 USUAL = {term.name: term.default for term in (*having(acts="graph"), TERMS["layout"], TERMS["fix_dims"])}
@@ -107,6 +109,17 @@ def _alike(now: Prediction, run: Run, candidates: list[Change]) -> dict[str, Any
     return best
 
 
+def together(now: Prediction, run: Run) -> dict[str, Any]:
+    """The terms that leave the runtime, the host and the batch and help most together; none where one helps alone."""
+    tried = list[Change]()
+    best = _alike(now, run, tried)
+    if best and "layout" not in best and _takes_layout(run):
+        last = {**best, "layout": "nhwc"}
+        if tried[-1].what == options(last) and tried[-1].seconds <= min(c.seconds for c in tried):
+            return last
+    return best if len(best) > 1 else {}
+
+
 def _worth(now: Prediction, candidates: Sequence[Change]) -> list[Change]:
     """The changes that save enough, and of which no part saves as much."""
     return [c for c in candidates if c.seconds < WORTH * now.seconds and not any(_less(d, c) for d in candidates)]
@@ -173,12 +186,20 @@ def lacking(run: Run) -> tuple[str, ...]:
 
 
 def runtimes(run: Run) -> Iterator[dict[str, Any]]:
-    """The other runtimes that are tried, each at the run's own precision and at those of fewer bits."""
+    """The other runtimes that are tried, each at the run's own precision and at those of fewer bits; of a training step
+    those that train.
+    """
     for name in RUNTIMES:
-        if name != run.scenario.runtime and _for_cards(name):
+        if name != run.scenario.runtime and _for_cards(name) and _trains(RUNTIMES[name], run):
             quantised = _quantised(run) if name == QUANTISES else ()
             for precision in (run.scenario.precision, *_lighter(run), *quantised):
-                yield {"runtime": name, "precision": precision, **USUAL}
+                if precision != AMP or RUNTIMES[name].autocast is not None:
+                    yield {"runtime": name, "precision": precision, **USUAL}
+
+
+def _trains(runtime: Runtime, run: Run) -> bool:
+    """Whether a runtime can run what is run: a training step takes one that differentiates, if in another release."""
+    return run.scenario.mode != "training" or not (runtime.autograd is None and runtime.training is None)
 
 
 def _for_cards(name: str) -> bool:
@@ -196,8 +217,8 @@ def _takes_layout(run: Run) -> bool:
 
 def _lighter(run: Run) -> Iterator[str]:
     """Precisions of fewer bits that the card has units for; of two half precisions the first."""
-    half = False
-    for name in LIGHTER.get(run.scenario.precision, ()):
+    half, trains = False, run.scenario.mode == "training" and run.runtime.autocast is not None
+    for name in (TRAINED if trains else LIGHTER).get(run.scenario.precision, ()):
         if not _lacks(run.devices[0], name) and not (half and name == "bf16"):
             half |= name == "fp16"
             yield name

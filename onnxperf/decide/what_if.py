@@ -20,6 +20,7 @@ from onnxperf.decide.changes import (
     precisions,
     replayed,
     runtimes,
+    together,
     without_fallback,
 )
 from onnxperf.decide.edits import padded, unaligned, without
@@ -44,11 +45,11 @@ DEEPEST = 3  # names in the path of a module
 class WhatIf:
     """One change, and how long the same samples take with it.
 
-    kind: precision, runtime, launch, layout, batch, host, fallback, fusion, padding or part; what: the options that ask
-    for it, or words; seconds and their range; at_best: the time is a bound of what the change can bring; run_seconds:
-    of a whole run where its batch is another. Where the change can't be made or has no effect on what is run, seconds
-    is None and `why` says so; else `why` is what speaks for it, and `accuracy` whether runs like the changed one were
-    measured, None of a bound.
+    kind: precision, runtime, launch, layout, together (several of these), batch, host, fallback, fusion, padding or
+    part; what: the options that ask for it, or words; seconds and their range; at_best: the time is a bound of what the
+    change can bring; run_seconds: of a whole run where its batch is another. Where the change can't be made or has no
+    effect on what is run, seconds is None and `why` says so; else `why` is what speaks for it, and `accuracy` whether
+    runs like the changed one were measured, None of a bound.
     """
 
     kind: str
@@ -117,6 +118,8 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
         yield _under(now, run, "layout", {"layout": "nhwc"})
     if run.runtime.offline and not s.ort_transformers:
         yield _under(now, run, "fusion", {"ort_transformers": True})
+    if both := together(now, run):
+        yield _under(now, run, "together", both)
     for terms in runtimes(run):
         yield _under(now, run, "runtime", terms)
     fastest = min(HOSTS.values(), key=lambda host: host.pace)
@@ -175,14 +178,16 @@ def _fusions(now: Prediction, run: Run) -> Iterator[WhatIf]:
     """
     if now.scenario.mode == "training":
         return
-    costs = list[tuple[float, str, str, set[str]]]()
+    near = dict[tuple[str, str], set[str]]()
     for note in now.warnings:
         if note.code == NEAR:
-            named = set(note.nodes)
-            replaced = [k for k in now.kernels if k.nodes and named.issuperset(k.nodes) and _light(k)]
-            if (seconds := sum(k.seconds for k in replaced)) >= FUSION * now.seconds:
-                rule, _, why = note.message.partition(" did not apply: ")
-                costs.append((seconds, rule, why, {n for k in replaced for n in k.nodes}))
+            rule, _, why = note.message.partition(" did not apply: ")
+            near.setdefault((rule, why), set()).update(note.nodes)
+    costs = list[tuple[float, str, str, set[str]]]()
+    for (rule, why), named in near.items():
+        replaced = [k for k in now.kernels if k.nodes and named.issuperset(k.nodes) and _light(k)]
+        if (seconds := sum(k.seconds for k in replaced)) >= FUSION * now.seconds:
+            costs.append((seconds, rule, why, {n for k in replaced for n in k.nodes}))
     for _, rule, why, nodes in sorted(costs, key=lambda x: -x[0])[:FUSIONS]:
         then = replace(run, placed=without(run.run_graph, nodes))
         yield _predicted("fusion", rule, partial(summarise, then), f"nearly matched: {why}", True)

@@ -54,6 +54,29 @@ def test_no_gain_is_of_a_unit_that_is_missing_and_predict_tries_the_same() -> No
     assert [terms for terms in named if terms] and all(terms in tried for terms in named if terms)
 
 
+def test_what_helps_together_is_what_predict_says_first() -> None:
+    found = whatif(SAMPLES / "resnet50.onnx", gpu="l4")
+    (together,) = (c for c in found.changes if c.kind == "together")
+    alone = [c.seconds for c in found.changes if c.kind in ("precision", "launch", "layout") and c.seconds]
+    assert together.seconds and together.seconds < min(alone)
+    best = min((c for c in changes(found.now) if c.small), key=lambda c: c.seconds)
+    assert (together.what, together.seconds) == (best.what, pytest.approx(best.seconds))
+
+
+def test_training_is_told_of_autocast_and_of_runtimes_that_train() -> None:
+    found = whatif(net(8), gpu="rtx-3090", runtime="torch-eager", mode="training", precision="fp32")
+    tried = [asked(c.what) for c in found.changes if c.kind in ("precision", "runtime")]
+    assert {t["precision"] for t in tried if "precision" in t} >= {"amp", "tf32"}
+    assert not {"fp16", "bf16"} & {t.get("precision") for t in tried}
+    assert {t.get("runtime") for t in tried} == {None, "torch-compile", "ort-cuda"}
+    assert not [t for t in tried if t.get("runtime") == "ort-cuda" and t.get("precision") == "amp"]
+
+
+def test_fusions_that_miss_for_one_reason_are_one_line() -> None:
+    found = [(c.what, c.why) for c in whatif(SAMPLES / "swin-t.onnx", gpu="l4").changes if c.kind == "fusion"]
+    assert found and len({*found}) == len(found)
+
+
 def test_operators_on_the_cpu_and_open_dimensions_have_their_lines() -> None:
     found = whatif(parser.parse_model(FALLBACK), gpu="t4")
     (fallback,) = (c for c in found.changes if c.kind == "fallback")
