@@ -197,7 +197,8 @@ def _memory(p: Prediction) -> str:
     """How much memory tensors take, of what kind, and whether the card holds them with CUDA's context."""
     m = p.memory
     weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
-    parts = f"weights {weights}, activations {activations}, workspace {workspace}"
+    held = "weights, gradients, optimizer" if p.scenario.mode == "training" else "weights"
+    parts = f"{held} {weights}, activations {activations}, workspace {workspace}"
     return f"tensors {size(m.total_bytes)}: {parts}; {'fits' if m.fits else 'DOES NOT FIT'}"
 
 
