@@ -12,7 +12,7 @@ from onnxperf.latency.family import UNMEASURED
 from onnxperf.latency.power import drawn
 from onnxperf.latency.terms import Array, summed
 from onnxperf.running.memory import Memory
-from onnxperf.running.run import Run
+from onnxperf.running.run import HBM, Run
 from onnxperf.running.scenario import Scenario
 from onnxperf.runtimes import HostCosts
 
@@ -101,7 +101,9 @@ def _interval(run: Run, total: Array, busy: Array) -> tuple[Array, Array]:
 def _kind(run: Run, j: int) -> str:
     """The name in the tables of ranges that tells of a run on device j, or of the most like it."""
     alike = run.kind(j)
-    kinds = (*(["unmeasured"] if run.unmeasured else []), alike, alike.replace(" training", ""), run.scenario.runtime)
+    nearest = (alike, alike.removesuffix(HBM))
+    untrained = (kind.replace(" training", "") for kind in nearest)
+    kinds = (*(["unmeasured"] if run.unmeasured else []), *nearest, *untrained, run.scenario.runtime)
     return next((k for k in kinds if k in run.constants.interval["run"]), "other")
 
 

@@ -56,6 +56,7 @@ from op_models import Gemm
 if TYPE_CHECKING:
     from onnxperf.running.microbatches import Stage
 
+HBM = " HBM"  # ends the kind of a run on a card with such memory
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -180,13 +181,15 @@ class Run:
     def kind(self, j: int) -> str:
         """Runs that err alike beside their kernels: of one runtime, training steps apart, and those most of whose
         products run on tensor cores. These are other kernels, that other rows tell of, and the runtime chooses among
-        them by layer.
+        them by layer; on cards with HBM apart, where less of a kernel hides behind its bytes.
         """
         flops = self.kept(_flops_by_pipe, self.kernels)
         on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
         name = self.runtime.errs_as or self.scenario.runtime
         name = f"{name} training" if self.scenario.mode == "training" else name
-        return f"{name} tensor" if 2 * on_tensor > sum(flops.values()) else name
+        if 2 * on_tensor <= sum(flops.values()):
+            return name
+        return f"{name} tensor{HBM * self.devices[j].memory_kind.startswith('HBM')}"
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:

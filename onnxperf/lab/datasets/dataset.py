@@ -112,7 +112,8 @@ class Models:
     graph, a file of the dataset's folder, "" where the samples have them. apart: what a run is scored under, all of the
     same count alike; None: scores are of each card, then their mean. constants: the set that these very runs tell,
     "host" where it is the host's costs, "range" where only how wide ranges of whole runs are comes from them; else
-    nothing does; fitted: the runs that tell of these constants; ranged: those that tell how wide ranges are.
+    nothing does; fitted: the runs that tell of these constants; ranged: those that tell how wide ranges are; by_die:
+    they are scored without their die, as runs are that tell of nothing.
     published: predictions that were published beside the measurements, by the name of the method, with the heading of
     their column; spare: headings that go first where lines are short.
     """
@@ -128,6 +129,7 @@ class Models:
     constants: str = ""
     fitted: Callable[[MeasuredRun], bool] = lambda run: True
     ranged: Callable[[MeasuredRun], bool] = lambda run: True
+    by_die: bool = False
     published: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
@@ -141,7 +143,7 @@ class Models:
 
     def left_out(self, run: MeasuredRun) -> str:
         """What constants have to be derived without, to be no fit to this very run."""
-        return run.group if self.constants else run.die
+        return run.group if self.constants and not self.by_die else run.die
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import gpu_specs
-from onnxperf.lab.constants import assumed, file_of, left_out_of
+from onnxperf.lab.constants import assumed, file_of, flat, left_out_of, values_of
 from onnxperf.lab.datasets import Table, datasets, files
 from onnxperf.lab.derive import host, models, whole_runs
 from onnxperf.lab.derive.fit import fitted_rows
@@ -29,7 +29,8 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     """The text of each file by name: one for each set with rows, one of intervals, and those of constants and widths
     from whole runs where `data` has such runs; each once more in LEFT_OUT, without each die or group of runs.
 
-    Where a set has no rows, the shipped intervals of error classes without rows stay.
+    Where a set has no rows, the shipped intervals of error classes without rows stay, as do widths of kinds of whole
+    runs without rows.
     """
     dies = sorted({die for t in tables for die in t.dies} & passes.keys())
     names = (data / d.folder / d.names for d in datasets() if d.names)
@@ -58,6 +59,7 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
     written |= _both("intervals", lines, apart_lines)
     values_by_path = {path: v for values in passes[""].values.values() for path, v in values.items()}
     values_by_path |= {f"interval.{name}": table for name, table in ranges[""].items()}
+    told = {path: v for wanted in models.SETS.values() for path, v in values_of(wanted).items()}
     apart: dict[str, dict[str, float]] = {}
     for name, groups in models.derive(data, assumed().having(values_by_path)).items():
         written |= _both(name, *_by_group(groups, _meaning(models.SETS[name].parameters)))
@@ -65,7 +67,12 @@ def texts(data: Path, tables: Sequence[Table], passes: Mapping[str, Derived]) ->
         apart |= {group: apart.get(group, {}) | dict(values) for group, values in groups.items()}
     if costs := host.derive(data, assumed().having(values_by_path)):
         written |= _both("host", *_by_group(costs, _meaning(host.PARAMETERS)))
-    if widths := whole_runs.derive(data, assumed().having(values_by_path | costs.get("", {})), apart):
+    before = flat(file_of("whole_runs").get("constants", {}))
+    constants = assumed().having(told | values_by_path | costs.get("", {}))
+    if widths := whole_runs.derive(data, constants, apart, before):
+        for group, table in left_out_of("whole_runs").items():
+            widths[group] = flat(table) | widths.get(group, {})
+        widths[""] = before | widths[""]
         written |= _both("whole_runs", *_by_group(widths, {}))
     return written
 

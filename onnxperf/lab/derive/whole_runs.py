@@ -6,6 +6,9 @@ kernels are less correlated than those of the sweeps that the kernels' ranges we
 
 Each run is predicted with constants derived without its group. Each (source, model) counts alike, however many rows it
 has, because errors of one model are correlated.
+
+Runs that are scored without their die (`Models.by_die`) tell of kinds that whole runs on other cards tell of as well:
+those on cards with HBM. Without the only die of such runs they count as these others.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from onnxperf.lab.derive import models
 from onnxperf.lab.derive.host import runs
 from onnxperf.lab.derive.intervals import quantile_of
 from onnxperf.latency import Constants
+from onnxperf.running.run import HBM
 
 Values = Mapping[str, float]  # by dotted path
 
@@ -36,16 +40,23 @@ class RunMiss:
     group: str
     off: float
     ranged: float
+    die: str = ""
 
 
-def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dict[str, dict[str, float]]:
+def derive(
+    data: Path, constants: Constants, apart: Mapping[str, Values], shipped: Values
+) -> dict[str, dict[str, float]]:
     """The widths by dotted path from all runs in `data`, under "", and without each group in turn, under its name.
 
-    apart: by group, the constants that differ from the given ones when derived without it.
+    apart: by group, the constants that differ from the given ones when derived without it; shipped: the widths that
+    stay where `data` has no such runs.
     """
     values: dict[str, dict[str, float]] = {}
+    by_die: list[RunMiss] = []
     for model, measured, _ in model_runs(data):
-        if model.constants in ("range", *models.SETS):
+        if model.by_die:
+            by_die += [_missed(run, constants) for run in measured if model.ranged(run)]
+        elif model.constants in ("range", *models.SETS):
             missed = [_missed(run, constants.having(apart.get(run.group, {}))) for run in measured if model.ranged(run)]
             for kind in sorted({m.kind for m in missed}):
                 alike = [m for m in missed if m.kind == kind]
@@ -53,7 +64,25 @@ def derive(data: Path, constants: Constants, apart: Mapping[str, Values]) -> dic
                     share, beside = widths([m for m in alike if m.group != group])
                     values.setdefault(group, {})[f"interval.run.{kind}"] = beside
                     values[group][f"interval.share.{kind}"] = share
+    _of_dies(values, by_die, shipped)
     return values
+
+
+def _of_dies(values: dict[str, dict[str, float]], missed: Sequence[RunMiss], shipped: Values) -> None:
+    """Add the widths of kinds on cards with HBM, where runs on other cards tell of the same kind: from all runs under
+    "", and without each die under its name.
+    """
+    told = {**shipped, **values.get("", {})}
+    for kind in sorted({m.kind for m in missed if m.kind.endswith(HBM)}):
+        usual = [f"interval.{what}.{kind.removesuffix(HBM)}" for what in ("share", "run")]
+        if usual[1] not in told:
+            continue
+        alike = [m for m in missed if m.kind == kind]
+        for die in ("", *sorted({m.die for m in alike})):
+            rest = [m for m in alike if m.die != die]
+            share, beside = widths(rest) if rest else (told.get(usual[0], 1.0), told[usual[1]])
+            of_die = values.setdefault(die, {})
+            of_die |= {f"interval.run.{kind}": beside, f"interval.share.{kind}": share}
 
 
 def _missed(measured: MeasuredRun, constants: Constants) -> RunMiss:
@@ -62,7 +91,8 @@ def _missed(measured: MeasuredRun, constants: Constants) -> RunMiss:
     alone = constants.having({f"interval.run.{kind}": 0.0, f"interval.share.{kind}": 1.0})
     p = summarise(replace(host_run.run, constants=alone))
     off, ranged = np.log(measured.seconds / p.seconds), np.log(p.high_seconds / p.seconds)
-    return RunMiss(kind, f"{measured.source} {measured.model}", measured.group, float(off), float(ranged))
+    name = f"{measured.source} {measured.model}"
+    return RunMiss(kind, name, measured.group, float(off), float(ranged), measured.die)
 
 
 def widths(misses: Sequence[RunMiss]) -> tuple[float, float]:

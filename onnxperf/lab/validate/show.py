@@ -206,7 +206,8 @@ def notes(report: Report) -> list[str]:
             "with their graph: the graph that ran, or one exported anew from the same definition, came with the rows. "
             "Nothing is fitted to convolutional networks; left out is the card, as for kernels."
         )
-    if any(model.heads(name) for _, model in datasets.models() if model.constants == "range" for name in names):
+    tell = [model for _, model in datasets.models() if model.constants == "range" and not model.by_die]
+    if any(model.heads(name) for model in tell for name in names):
         lines.append(
             "TensorRT: Paddle Inference ran it, with copies of images from pageable memory; the release is not named. "
             "Nothing but the width of ranges comes from these rows: that from the other models. graphs in parts: some "

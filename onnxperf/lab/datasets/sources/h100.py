@@ -18,7 +18,7 @@ DATASET = Dataset(
     models=(
         Models(
             FILE, COLUMNS, "kernels of models on H100", "Kernels of whole models on an H100, by runtime and precision",
-            models, graph="graph", apart=heading,
+            models, graph="graph", apart=heading, constants="range", by_die=True,
         ),
     ),
     copied=("kernels.csv.gz", "others.csv.gz"),

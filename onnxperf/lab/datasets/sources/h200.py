@@ -3,9 +3,10 @@
 A row has the sum of the times of a run's kernels, as CUPTI tells them, the median of three runs: `kernels_us`. Replayed
 from a CUDA graph, the same kernels take as long as that sum, within 5% for seven of eight networks. So the runs are
 scored as replayed from a graph, whatever the host takes. `run_us` is what a run took in all, with the host, where the
-machine did nothing beside it. Nothing is derived from these rows; what was chosen with sight of them: derive/hopper.md.
-A training step (`step` names the optimiser) is forward, cross-entropy, backward and update, under autocast with the
-loss scaled; compiled is the model alone. `peak_MB` is what PyTorch's allocator held at most.
+machine did nothing beside it. Only how wide ranges of runs on cards with HBM are comes from these rows; what was chosen
+with sight of them: derive/hopper.md. A training step (`step` names the optimiser) is forward, cross-entropy, backward
+and update, under autocast with the loss scaled; compiled is the model alone. `peak_MB` is what PyTorch's allocator held
+at most.
 `kernels.csv.gz` has every kernel of eager PyTorch by its operator, shapes and arguments.
 """
 
@@ -64,7 +65,7 @@ DATASET = Dataset(
     models=(
         Models(
             FILE, COLUMNS, "kernels of models on H200", "Kernels of whole models on an H200, by runtime and precision",
-            models, graph="graph", apart=heading,
+            models, graph="graph", apart=heading, constants="range", by_die=True,
         ),
     ),
     copied=("kernels.csv.gz",),
