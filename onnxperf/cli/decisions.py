@@ -170,6 +170,8 @@ def recommend(
         return
     if limit_s is None or qps is None:
         raise UsageError("recommend takes --max-latency and --qps, or --gpus with --gpu")
+    if terms["batch"] is not None:
+        raise UsageError("recommend chooses the batch: leave --batch out; compare ranks cards at a batch")
     cards = selected(named, every, capacity_bytes, generation)
     with telling() as tell:
         advice = recommended(

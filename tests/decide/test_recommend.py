@@ -121,6 +121,8 @@ def test_the_command_limits_a_percentile(capsys, monkeypatch, tmp_path) -> None:
         assert code == 2 and "--percentile must be a number above 0 and up to 99.999" in err
     code, _, err = onnxperf_cli("recommend", model, "--gpu", "t4", "--gpus", "2", "--percentile", "99")
     assert code == 2 and "no limits" in err
+    code, _, err = onnxperf_cli(*asked, "99", "--batch", "16")
+    assert code == 2 and "recommend chooses the batch: leave --batch out" in err
 
 
 @pytest.mark.parametrize(("percentile", "says"), [(None, "mean latency"), (99, "p99 latency")])
