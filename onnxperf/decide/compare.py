@@ -134,7 +134,7 @@ def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping
             elif by == "latency" and not asked.fits:
                 figure, why = None, too_large(asked, card.device)
             elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
-                figure, why = None, f"is over the limit at batch {asked.batch}"
+                figure, why = None, f"over the limit at batch {asked.batch}"
         candidates.append(Candidate(card.device, asked, best, price, card.accuracy, figure if best else None, why=why))
     return candidates
 
@@ -147,7 +147,7 @@ def _figure(by: str, asked: Choice, best: Choice | None, price: Price | None) ->
         return None, ""
     share = 1.0 / best.batch
     if by == "cost" and price is None:
-        return None, "has no price: give one with --price CARD=USD"
+        return None, "no price: give one with --price CARD=USD"
     if by == "energy" and best.watts is None:
         return None, "the power of a CPU is not modelled"
     if by == "cost" and price is not None:

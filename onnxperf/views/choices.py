@@ -18,7 +18,7 @@ from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
 BY = {
-    "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost per million samples",
+    "latency": "latency", "throughput": "throughput", "cost": "cost per million samples",
     "energy": "energy per sample",
 }  # fmt: skip
 NONE_RANKED = Text("no card can be ranked", style="bold red")
@@ -26,11 +26,7 @@ NONE_RANKED = Text("no card can be ranked", style="bold red")
 
 def show_comparison(out: Console, c: Comparison) -> None:
     """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
-    limit = f", at most {duration(c.max_seconds)}" if c.max_seconds is not None else ""
-    asked = (
-        f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}, batch {c.batch}{limit}:"
-        f" ranked by {BY[c.by]}"
-    )
+    asked = f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}{_ranking(c)}"
     out.print(Text(printable(asked), style="bold"))
     names = (
         "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
@@ -41,6 +37,15 @@ def show_comparison(out: Console, c: Comparison) -> None:
     out.print(table if ranked else NONE_RANKED)
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
     put_notes(out, _notes(c, ranked, columns(table)))
+
+
+def _ranking(c: Comparison) -> str:
+    """What cards are ranked by, and at which batch; the limit holds for that batch alone."""
+    limit = None if c.max_seconds is None else duration(c.max_seconds)
+    if c.by == "latency":
+        return f", batch {c.batch}{f', at most {limit}' if limit else ''}: ranked by latency"
+    best = f"{BY[c.by]} at the best batch{f' within {limit}' if limit else ''}"
+    return f": ranked by {best}; latency at batch {c.batch}"
 
 
 def _spare(c: Comparison, ranked: Iterable[Candidate]) -> tuple[str, ...]:
