@@ -137,13 +137,19 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
 def _on_plans(r: Recommendation) -> Iterator[str]:
     yield r.assumed
     if r.plans:
-        yield "worst case: replicas if each run takes the upper end of its 80% interval"
+        yield on_worst_case("replicas", "run", [p.replicas_if_slow for p in r.plans])
     yield from on_accuracy(p.accuracy for p in r.plans)
     if r.fixed:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:
         yield "$/hour is the price of all replicas, busy or idle; cheapest card first"
     yield from on_prices(r.prices)
+
+
+def on_worst_case(things: str, each: str, numbers: Iterable[int | None]) -> str:
+    """What the column `worst case` counts, and what its dash means, where it has one."""
+    dash = f"; {NOTHING}: no number of {things} then meets the limit" if None in numbers else ""
+    return f"worst case: {things} if each {each} takes the upper end of its 80% interval{dash}"
 
 
 def _sentence(p: Plan, latency: str) -> str:

@@ -15,7 +15,7 @@ from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import USUAL_ENGINE, precision_label
 from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
-from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, put_reasons, status
+from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, on_worst_case, put_reasons, status
 from onnxperf.views.llm import arriving, interval
 
 BY = {"latency": "time per output token", "throughput": "throughput", "cost": "cost per million tokens"}
@@ -149,7 +149,7 @@ def _on_plans(r: LanguageRecommendation, shown: Collection[str]) -> Iterator[str
         engine = "" if len(r.runners) > 1 or USUAL_ENGINE in r.runners else f" {flag} {r.runners[0]}"
         plan = f" --parallel {p.parallel}" if p.parallel else ""
         yield f"each instance is that of onnxperf llm --gpu {p.gpu}{plan}{engine} --batch {r.running} --qps {p.qps:.5g}"
-        yield "worst case: instances if each iteration takes the upper end of its 80% interval"
+        yield on_worst_case("instances", "iteration", [p.instances_if_slow for p in r.plans])
         yield from on_accuracy(p.accuracy for p in r.plans)
     if "load" in shown:
         yield f"load: the share of the requests that an instance serves with all {counted(r.running, 'place')} taken"

@@ -163,6 +163,19 @@ def test_the_screen_says_what_prices_are_and_that_batches_can_not_be_tried(capsy
     assert json.loads(written.read_text())["others"][0]["gpu"] == "t4"
 
 
+def test_a_dash_for_the_worst_case_is_explained(capsys, monkeypatch, tmp_path) -> None:
+    onnx.save(net(), model := str(tmp_path / "net.onnx"))
+    longest = predict(model, gpu="t4").high_seconds
+    told = []
+    for limit in (f"{1e3 * longest * 0.98:.4f}ms", "1s"):
+        asked = ("recommend", model, "--gpu", "t4", "--max-latency", limit, "--qps", "1")
+        code, out, _ = run(capsys, monkeypatch, *asked)
+        told.append(" ".join(out.split()))
+        assert code == 0 and "worst case: replicas if each run takes the upper end of its 80% interval" in told[-1]
+    dashed, counted = told
+    assert "80% interval; -: no number of replicas then meets the limit" in dashed and "; -:" not in counted
+
+
 def test_cards_that_can_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     found = recommend(net(), max_ms=1e-3, qps=10, gpu=["t4"], batch=1)
     assert not found.plans and "over 1 us" in dict(found.others)["t4"]
