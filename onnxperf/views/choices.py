@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -78,6 +78,17 @@ def on_accuracy(accuracies: Iterable[Accuracy | None]) -> Iterator[str]:
         yield f"accuracy: whether runs of this kind were measured on the card; see {', '.join(pages)}"
 
 
+def on_hosts(hosts: Mapping[str, str], ranked: Iterable[str]) -> Iterator[str]:
+    """Which of the ranked cards have which host, where these differ; hosts: by the card's id."""
+    cards: dict[str, list[str]] = {}
+    for gpu in ranked:
+        if gpu in hosts:
+            cards.setdefault(hosts[gpu], []).append(gpu)
+    if len(cards) > 1:
+        each = (f"{host} for {', '.join((*gpus[:3], *['...'] * (len(gpus) > 3)))}" for host, gpus in cards.items())
+        yield f"the assumed host CPUs differ: {'; '.join(each)}; --host {next(iter(cards))} ranks all on one"
+
+
 def _line(x: Candidate) -> tuple[str, ...]:
     a, b = x.asked, x.best
     asked: tuple[str, ...] = (NOTHING,) * 3
@@ -101,6 +112,7 @@ def _notes(c: Comparison, ranked: Iterable[Candidate], shown: Collection[str]) -
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     yield from on_accuracy(x.accuracy for x in ranked)
+    yield from on_hosts(c.hosts, [x.device.id for x in ranked])
     priced = [(x.device.id, x.price) for x in ranked if x.price is not None]
     if priced and "$/million" in shown:
         yield "$/million is the cost per million samples at full load and the best batch"
@@ -139,6 +151,7 @@ def _on_plans(r: Recommendation) -> Iterator[str]:
     if r.plans:
         yield on_worst_case("replicas", "run", [p.replicas_if_slow for p in r.plans])
     yield from on_accuracy(p.accuracy for p in r.plans)
+    yield from on_hosts(r.hosts, [p.gpu for p in r.plans])
     if r.fixed:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:

@@ -117,6 +117,18 @@ def test_the_heading_says_what_is_ranked_and_at_which_batch() -> None:
     assert "ranked by throughput at the best batch; latency at" in " ".join(screen("throughput", None).split())
 
 
+def test_hosts_that_differ_are_named() -> None:
+    def screen(**terms: Any) -> str:
+        out = Console(width=100, file=StringIO(), highlight=False)
+        show_comparison(out, compare(net(), gpu=["rtx-4090", "l4", "l40s"], batch=1, **terms))
+        return " ".join(out.file.getvalue().split())
+
+    differ = "the assumed host CPUs differ: "
+    assert f"{differ}desktop for rtx-4090; server-2023 for " in (usual := screen())
+    assert "--host desktop ranks all on one" in usual
+    assert differ not in screen(host="desktop") and differ not in screen(method="roofline")
+
+
 def test_a_card_of_your_own_stands_beside_the_one_that_ships(tmp_path: Path) -> None:
     shipped = Path(gpu_specs.__file__).parent / "cards" / "l4.toml"
     own = tmp_path / "l4.toml"
