@@ -683,6 +683,12 @@ def test_wrong_options_are_told_in_a_line_with_the_command_whose_help_says_more(
     assert "Commands:" in "".join(onnxperf_cli()[1:])
 
 
+def test_several_gpus_of_a_language_model_are_asked_for_by_a_plan(onnxperf_cli) -> None:
+    says = "onnxperf: llm takes no --gpus: --parallel tp=2 is for 2 GPUs; see onnxperf llm --help\n"
+    assert onnxperf_cli("llm", LLAMA, "--gpu", "l4", "--gpus", "2") == (2, "", says)
+    assert "No such option" in onnxperf_cli("gpus", "--gpus", "2")[2]
+
+
 def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
     assert "empty" in onnxperf_cli("predict", "", "--gpu", "l4")[2]
 
