@@ -689,6 +689,16 @@ def test_several_gpus_of_a_language_model_are_asked_for_by_a_plan(onnxperf_cli) 
     assert "No such option" in onnxperf_cli("gpus", "--gpus", "2")[2]
 
 
+@pytest.mark.parametrize(
+    "command", [("compare", RESNET), ("recommend", RESNET, "--qps", "1", "--max-latency", "1s"),
+                ("recommend", "--config", "c.json", "--qps", "1", "--tpot", "1s"), ("compare", "--config", "c.json")]
+)  # fmt: skip
+def test_a_price_of_a_card_that_is_not_asked_for_is_refused(onnxperf_cli, command: tuple[str, ...]) -> None:
+    says = "onnxperf: --price t4=1: t4 is not one of the cards to choose from: add it to --gpu, or leave this out\n"
+    assert onnxperf_cli(*command, "--gpu", "l4", "--price", "t4=1") == (2, "", says)
+    assert "unknown gpu 'tt'" in onnxperf_cli(*command, "--gpu", "l4", "--price", "tt=1")[2]
+
+
 def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
     assert "empty" in onnxperf_cli("predict", "", "--gpu", "l4")[2]
 

@@ -181,6 +181,9 @@ def test_what_a_fleet_takes(command, tmp_path: Path, monkeypatch: pytest.MonkeyP
         code, _, err = command("--fleet", file, *option)
         assert code == 2 and f"leave {named} out" in err
     assert command("x.onnx", "--available", "l4=1")[0] == 2
+    for option in ("--available", "--price"):
+        code, _, err = command("--fleet", file, "--gpu", "l4", option, "t4=2")
+        assert code == 2 and f"{option} t4=2: t4 is not one of the cards to choose from" in err
     assert "has no price" in command("--fleet", file, "--gpu", "rtx-4090")[2]
     monkeypatch.setattr(modules, "find_spec", lambda name: None)
     code, _, err = command("--fleet", file, "--gpu", "l4")
