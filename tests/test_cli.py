@@ -699,6 +699,17 @@ def test_a_price_of_a_card_that_is_not_asked_for_is_refused(onnxperf_cli, comman
     assert "unknown gpu 'tt'" in onnxperf_cli(*command, "--gpu", "l4", "--price", "tt=1")[2]
 
 
+def test_one_other_type_is_one(onnxperf_cli, tmp_path: Path) -> None:
+    x, y = "(float[64,4096] x)", "(float[64,4096] y)"
+    body = "a = Relu(x) b = Softmax(a) c = Erf(b) d = CumSum(c, n) y = Sqrt(d)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g {x} => {y} <int64 n = {{0}}> {{ {body} }}'
+    )
+    onnx.save(model, path := str(tmp_path / "five.onnx"))
+    code, out, err = onnxperf_cli("predict", path, "--gpu", "l4")
+    assert code == 0 and ", 1 other type " in " ".join(out.split()), err
+
+
 def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
     assert "empty" in onnxperf_cli("predict", "", "--gpu", "l4")[2]
 

@@ -127,7 +127,7 @@ def _sentence(p: LanguagePlan) -> str:
     cards = (
         f"{p.instances} x {p.device_name}"
         if p.gpus == 1
-        else f"{p.instances} x {p.gpus} {p.device_name} ({p.parallel})"
+        else f"{counted(p.instances, 'instance')} of {p.gpus} {p.device_name} ({p.parallel})"
     )
     cost = f", ${p.usd_per_hour:,.2f} per hour" if p.usd_per_hour is not None else ""
     return f"{cards}: {duration(p.token.seconds)} per output token, {duration(p.first.seconds)} to the first{cost}"

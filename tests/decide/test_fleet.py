@@ -114,6 +114,9 @@ def test_scarce_cards_go_where_they_save_most(tmp_path: Path) -> None:
     assert ample.usd_per_hour == ample.alone_usd_per_hour and set(used) == {"l4"}
     scarce = onnxperf.recommend_fleet(file, available={"l4": used["l4"] - 1}, **asked)
     assert scarce.usd_per_hour is not None and scarce.usd_per_hour > (scarce.alone_usd_per_hour or 0)
+    assert ample.why == ("each model runs where it is cheapest",)
+    enough = onnxperf.recommend_fleet(file, available={"l4": 1000}, **asked)
+    assert enough.why == ("the numbers of available cards change nothing: each model runs where it is cheapest",)
     assert f"{used['l4']} x l4 where there are {used['l4'] - 1:,}" in scarce.why[0]
     lacking = onnxperf.recommend_fleet(file, available={"l4": 1, "t4": 0}, **asked)
     assert lacking.models == () and dict(lacking.short) == {"l4": used["l4"] - 1}
@@ -153,7 +156,7 @@ def test_a_language_model_takes_its_cards_from_the_same_stock(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("", "model is missing"),
+        ("", "has no [[model]]; each model needs such a table, with path, qps and max_ms"),
         ("model = []", "1 to 200 tables"),
         ('[[model]]\npth = "x"', "unknown key 'pth' in [[model]] 1; did you mean 'path'?"),
         ('[[model]]\npath = "../x.onnx"\nqps = 1\nmax_ms = 1', "outside of the file's folder"),
