@@ -47,7 +47,7 @@ USUAL_DRAFT, MOST_DRAFT = 4, 64
 MOST_PERIOD, LEAST_PERIODS = 8, 3
 ENGINE = (
     "{}: kernels as under ONNX Runtime, but GEMMs with the same input are merged, and activations and norms of heads"
-    " are fused; ASSUMPTIONS.md lists what is assumed of its scheduler, all-reduce and host"
+    " are fused; onnxperf/language/engines.py has what is assumed of its scheduler, all-reduce and host"
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import onnxperf
+from onnxperf.decide import fleet_file
 from onnxperf.decide.mix import Mix, Way, cheapest
 from onnxperf.decide.queueing import Target, fewest, rates
 from onnxperf.ground import modules
@@ -176,6 +177,14 @@ def test_files_from_strangers_are_refused_in_a_sentence(command, tmp_path: Path,
     Path(file).write_text(written, encoding="utf-8")
     code, out, err = command("--fleet", file, "--gpu", "l4")
     assert (code, out) == (2, "") and says in err and len(err.splitlines()) == 1
+
+
+def test_the_page_on_cards_lists_every_key() -> None:
+    page = (ROOT / "docs/which-card.md").read_text(encoding="utf-8")
+    listed = {
+        key for line in page.splitlines() if line.startswith("| `") for key in line.split("|")[1].split("`")[1::2]
+    }
+    assert listed == {"available", *fleet_file._MODEL, *fleet_file._DECODER}
 
 
 def test_what_a_fleet_takes(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
