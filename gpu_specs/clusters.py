@@ -53,8 +53,8 @@ def load_cluster(name: str) -> Cluster:
     if not name.lower().endswith(".toml") and "/" not in name and "\\" not in name:
         if name not in clusters():
             close = get_close_matches(name[:64], clusters(), n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            choices = f"{hint}It is one of {', '.join(clusters())}, or the path of a cluster's .toml file"
+            hint = f"did you mean {close[0]}? It" if close else "it"
+            choices = f"{hint} is one of {', '.join(clusters())}, or the path of a cluster's .toml file"
             raise SpecError(f"unknown cluster {name[:64]!r}: {choices}")
         return _read(_FOLDER / f"{name}.toml")
     return _read(Path(name))

@@ -705,6 +705,33 @@ def test_wrong_options_are_told_in_a_line_with_the_command_whose_help_says_more(
     assert "Commands:" in "".join(onnxperf_cli()[1:])
 
 
+def test_several_gpus_of_a_language_model_are_asked_for_by_a_plan(onnxperf_cli) -> None:
+    says = "onnxperf: llm takes no --gpus: --parallel tp=2 is for 2 GPUs; see onnxperf llm --help\n"
+    assert onnxperf_cli("llm", LLAMA, "--gpu", "l4", "--gpus", "2") == (2, "", says)
+    assert "No such option" in onnxperf_cli("gpus", "--gpus", "2")[2]
+
+
+@pytest.mark.parametrize(
+    "command", [("compare", RESNET), ("recommend", RESNET, "--qps", "1", "--max-latency", "1s"),
+                ("recommend", "--config", "c.json", "--qps", "1", "--tpot", "1s"), ("compare", "--config", "c.json")]
+)  # fmt: skip
+def test_a_price_of_a_card_that_is_not_asked_for_is_refused(onnxperf_cli, command: tuple[str, ...]) -> None:
+    says = "onnxperf: --price t4=1: t4 is not one of the cards to choose from: add it to --gpu, or leave this out\n"
+    assert onnxperf_cli(*command, "--gpu", "l4", "--price", "t4=1") == (2, "", says)
+    assert "unknown gpu 'tt'" in onnxperf_cli(*command, "--gpu", "l4", "--price", "tt=1")[2]
+
+
+def test_one_other_type_is_one(onnxperf_cli, tmp_path: Path) -> None:
+    x, y = "(float[64,4096] x)", "(float[64,4096] y)"
+    body = "a = Relu(x) b = Softmax(a) c = Erf(b) d = CumSum(c, n) y = Sqrt(d)"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g {x} => {y} <int64 n = {{0}}> {{ {body} }}'
+    )
+    onnx.save(model, path := str(tmp_path / "five.onnx"))
+    code, out, err = onnxperf_cli("predict", path, "--gpu", "l4")
+    assert code == 0 and ", 1 other type " in " ".join(out.split()), err
+
+
 def test_an_empty_path_is_called_empty(onnxperf_cli) -> None:
     assert "empty" in onnxperf_cli("predict", "", "--gpu", "l4")[2]
 

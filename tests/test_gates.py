@@ -118,6 +118,24 @@ def test_every_batch_is_checked(check) -> None:
     assert "2 of 4 predictions can't be used" in err and all("no such file" in line for line in lines[2:])
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_operators_that_are_assumed_are_counted(check, tmp_path: Path, count: int) -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in "xy")
+    names = ["x", "y"] if count == 1 else ["x", "z", "y"]
+    nodes = [helper.make_node("Unheard", [a], [b], domain="my.domain") for a, b in pairwise(names)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("my.domain", 1)]
+    path = tmp_path / "unknown.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=opsets), path)
+    asked = (str(path), "--gpu", "l4", "--max-latency", "1s")
+    says = f"{'1 operator is' if count == 1 else '2 operators are'} assumed: unknown work, timed by the bytes alone"
+    code, (line,), _ = check(*asked)
+    assert code == 0 and line.startswith("ok ") and line.endswith(f": {says}")
+    code, lines, _ = check(*asked, "--markdown")
+    assert code == 0 and says in rendered("\n".join(lines))[1][1][-1]
+    code, lines, _ = check(*asked, "--json", "-")
+    assert code == 0 and json.loads("\n".join(lines))[0]["assumed_operators"] == count
+
+
 def test_a_model_that_does_not_fit_is_over_any_limit(check, tmp_path: Path) -> None:
     path = tmp_path / "large.onnx"
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]

@@ -31,6 +31,7 @@ from onnxperf.answer.outline import _busy
 from onnxperf.answer.prediction import _shares
 from onnxperf.graph import read
 from onnxperf.ground.names import AMP, PRECISIONS
+from onnxperf.ground.tables import size
 from onnxperf.methods import METHODS
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.scenario import PLATFORMS
@@ -371,7 +372,9 @@ def test_what_the_card_lacks_or_cannot_hold_is_said() -> None:
     p = predict(SAMPLES / "resnet50.onnx", gpu="p4", precision="fp8")
     assert "no-dtype" in {w.code for w in p.warnings}
     p = predict(RELU, gpu="t4", batch=1 << 30)
-    assert not p.memory.fits and "does-not-fit" in {w.code for w in p.warnings}
+    (large,) = (w.message for w in p.warnings if w.code == "does-not-fit")
+    short = p.memory.total_bytes + p.memory.context_bytes - p.memory.capacity_bytes
+    assert not p.memory.fits and large == f"t4 lacks {size(short)} of memory for this run"
     assert "does-not-fit" not in {w.code for w in predict(RELU, gpu="t4").warnings}
     odd = parser.parse_model(
         SMALL.replace("]>", ', "there" : 1]>') + "(float[2,4] x) => (float[2,4] y) {y=there.Odd(x)}"

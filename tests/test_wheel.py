@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 IGNORED = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()]
 MOST_BYTES = 6_000_000  # of either file, of which most are tables of measurements and graphs of samples
+CITED = re.compile(r"(?:onnxperf/\w+/[\w/]+|\bASSUMPTIONS)\.md")
 LICENCES = {"LICENSE", "NOTICE", "LICENSE.NeuSight"}
 
 
@@ -108,9 +110,17 @@ def test_the_wheel_holds_the_three_buildings(source: Path, wheel: Path) -> None:
     data = {name for name in files if name.partition("/")[0] in BUILDINGS}
     data |= {f"onnxperf/{name}" for name in files if name.startswith("samples/")}
     named = ("/SKILL.md", "/accuracy.md")  # which a command prints, and predictions name
-    data = {name for name in data if not name.endswith(".md") or name.endswith(named)}
+    data = {n for n in data if not n.endswith(".md") or n.endswith(named) or n.startswith("onnxperf/lab/derive/")}
     assert names - about == data - {"onnxperf/samples/flops.json"}
     assert wheel.stat().st_size < MOST_BYTES
+
+
+def test_every_page_that_answers_cite_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        told = [n for n in names if n.endswith((".py", ".json", ".toml")) and "/lab/" not in n and "/samples/" not in n]
+        cited = {page for name in told for page in CITED.findall(archive.read(name).decode())}
+    assert "onnxperf/lab/derive/tensorrt.md" in cited <= names
 
 
 def test_metadata_is_what_an_index_takes(built: Path, wheel: Path) -> None:

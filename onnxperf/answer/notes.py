@@ -9,7 +9,7 @@ from onnxperf.answer.several_gpus import notes as _of_several
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import AMP, QUANTISED
-from onnxperf.ground.tables import number
+from onnxperf.ground.tables import number, size
 from onnxperf.latency import pipe_on
 from onnxperf.latency.device_models import DEVICE_MODELS
 from onnxperf.latency.intervals import class_on, in_domain
@@ -218,8 +218,8 @@ def _too_large(run: Run, j: int) -> Iterator[Note]:
     """Where memory does not hold the run."""
     device, need = run.devices[j], run.memory(j)
     if not need.fits:
-        short = (need.total_bytes + need.context_bytes - need.capacity_bytes) / 1e9
-        says = f"{device.id} lacks {short:.1f} GB of memory for this run"
+        short = need.total_bytes + need.context_bytes - need.capacity_bytes
+        says = f"{device.id} lacks {size(short)} of memory for this run"
         if run.plan.gpus > 1:
             says += f" by {run.plan}; onnxperf recommend --gpus {run.plan.gpus} lists plans that fit"
         yield Note("does-not-fit", says)

@@ -131,4 +131,11 @@ def _told(e: click.ClickException) -> str:
     if type(e).__name__ == "NoArgsIsHelpError":  # older versions of click have none
         return says
     command = context.command_path if context else "onnxperf"
+    if isinstance(e, click.NoSuchOption) and e.option_name == "--gpus" and context and _divides(context.command):
+        says = f"{context.info_name} takes no --gpus: --parallel tp=2 is for 2 GPUs"
     return f"onnxperf: {printable(' '.join(says.split())).rstrip('.')}; see {command} --help"
+
+
+def _divides(command: click.Command) -> bool:
+    """Whether a command takes a plan for several GPUs."""
+    return any("--parallel" in option.opts for option in command.params)

@@ -48,8 +48,9 @@ def check(
     """Check models against a limit on latency, memory or both.
 
     Prints a line for each model, card and batch size: ok, over or error, the latency, the change with --against, the
-    GPU memory use, the file, the reason if it is not ok, and the kernels that most of a change is due to. With several
-    cards or batch sizes the limits hold for each, and the last line names the worst.
+    GPU memory use, the file, the reason if it is not ok, the kernels that most of a change is due to, and how many
+    operators are assumed because nobody knows their work. With several cards or batch sizes the limits hold for each,
+    and the last line names the worst.
 
     A model that does not fit into GPU memory is over any limit. So is one whose memory is unknown because a Loop
     collects an unknown number of tensors. A --dim, --shapes or --trip-count applies to the models that have this name.
@@ -176,11 +177,12 @@ def _line(model: str, gpu: str, batch: int | None, answer: Prediction | Error, l
     from onnxperf.decide.budget import reasons
 
     line: dict[str, Any] = {"model": model, "gpu": gpu, "seconds": None, "process_bytes": None, "batch": batch}
-    line["accuracy"] = None
+    line |= {"accuracy": None, "assumed_operators": None}
     if isinstance(answer, Error):  # the line has the name of the file
         return line | {"reason": str(answer).removesuffix(f": {model}"), "verdict": "error"}
     why = reasons(answer, limits)
     figures = {"seconds": answer.seconds, "process_bytes": answer.memory.reserved_bytes, "batch": answer.scenario.batch}
+    figures["assumed_operators"] = sum(len(n.nodes) for n in answer.warnings if n.code == "assumed-operator")
     return line | figures | {"accuracy": answer.accuracy.status, "reason": why, "verdict": "over" if why else "ok"}
 
 
@@ -225,6 +227,7 @@ def _place(line: Mapping[str, Any]) -> str:
 def _shown(x: Mapping[str, Any], batched: bool, several: bool) -> str:
     """A line of `check`, with the batch and the card where they differ."""
     from onnxperf.ground.tables import NOTHING, duration, percent, size
+    from onnxperf.views.pull_request import remarks
 
     figures = [NOTHING if x["seconds"] is None else duration(x["seconds"])]
     if "change" in x:
@@ -233,5 +236,5 @@ def _shown(x: Mapping[str, Any], batched: bool, several: bool) -> str:
     figures.append(NOTHING if x["process_bytes"] is None else size(x["process_bytes"]))
     figures += [NOTHING if x["batch"] is None else f"batch {x['batch']}"] * batched
     shown = (f"{x['verdict']:5}", *(f"{f:>8}" for f in figures), *([x["gpu"]] * several))
-    says = "; ".join(filter(None, (x["reason"], x.get("cause"))))
+    says = remarks(x)
     return printable("  ".join((*shown, x["model"])) + (f": {says}" if says else ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,7 @@ def compare(
     from onnxperf.views.choices import show_comparison
 
     cards = selected(gpu, every, capacity_bytes, generation)
+    _check_among("--price", prices, cards)
     if decodes("qps"):
         compare_decoder(model, cards, by, prices, json_to, limit_s, **terms)
         return
@@ -153,12 +154,16 @@ def recommend(
     price_by_card = priced(prices)
     named = gpu or (() if every else tuple(price_by_card))
     if fleet is not None:
-        _recommend_fleet(fleet, selected(named, every, capacity_bytes, generation), price_by_card, available, json_to)
+        cards = selected(named, every, capacity_bytes, generation)
+        _check_among("--price", prices, cards)
+        _check_among("--available", available, cards)
+        _recommend_fleet(fleet, cards, price_by_card, available, json_to)
         return
     if available:
         raise UsageError("--available counts the cards of a --fleet")
     if decodes():
         cards = selected(named, every, capacity_bytes, generation)
+        _check_among("--price", prices, cards)
         recommend_decoder(model, cards, qps, percentile, prices, json_to, limit_s, **terms)
         return
     model, terms = of_a_model(model, terms)
@@ -170,12 +175,28 @@ def recommend(
         return
     if limit_s is None or qps is None:
         raise UsageError("recommend takes --max-latency and --qps, or --gpus with --gpu")
+    if terms["batch"] is not None:
+        raise UsageError("recommend chooses the batch: leave --batch out; compare ranks cards at a batch")
     cards = selected(named, every, capacity_bytes, generation)
+    _check_among("--price", prices, cards)
     with telling() as tell:
         advice = recommended(
             asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, percentile, price_by_card, tell
         )
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
+
+
+def _check_among(flag: str, said: Mapping[str, float], cards: Iterable[Gpu]) -> None:
+    """Raise UsageError where an option says something of a card that is not among those to choose from."""
+    from onnxperf.running.pipeline import find
+
+    among = {find(card)[0].id for card in cards}
+    for name, value in said.items():
+        if find(name)[0].id not in among:
+            option = f"{flag} {name}={value:g}"
+            raise UsageError(
+                f"{option}: {name} is not one of the cards to choose from: add it to --gpu, or leave this out"
+            )
 
 
 def _recommend_fleet(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpu_specs
@@ -17,6 +17,7 @@ from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, size
 from onnxperf.running.pipeline import Gpu, Request, each, find, read_once, runs, with_batch
 from onnxperf.running.run import Run, share_estimates
+from onnxperf.running.scenario import PLATFORMS
 
 MOST_BATCH = 1024  # the largest batch that is tried
 GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency
@@ -96,12 +97,16 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Every card, in the order that they were asked for; `fixed`: why the batch can't be changed, "" where it can."""
+    """Every card, in the order that they were asked for; `fixed`: why the batch can't be changed, "" where it can.
+
+    hosts: by the card's id the processor that launches its kernels, where its pace counts.
+    """
 
     model: str
     terms: Mapping[str, Any]
     cards: tuple[Card, ...]
     fixed: str = ""
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 def choices(
@@ -129,15 +134,20 @@ def choices(
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return _outlined(runs(with_batch(r, batch), [devices[j] for j in at]))
 
-    predictable = runs(r, [devices[j] for j in asked])
-    accuracies = {j: accuracy(run, column) for j, (run, column) in zip(asked, predictable, strict=True)}
+    predictable = dict(zip(asked, runs(r, [devices[j] for j in asked]), strict=True))
+    accuracies = {j: accuracy(run, column) for j, (run, column) in predictable.items()}
+    hosts = {
+        devices[j].id: run.cpus[column].name
+        for j, (run, column) in predictable.items()
+        if run.method.scheduled and PLATFORMS[devices[j].kind].launches
+    }
     tried, fixed = _tried(asked, predicted, limit_s, tell)
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
         Card(d, choice_of(p), tried[j], accuracies[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
     )
-    return Choices(example.scenario.model, terms, tuple(cards), fixed)
+    return Choices(example.scenario.model, terms, tuple(cards), fixed, hosts)
 
 
 def batches(now: Prediction, at_batch: AtBatch, tell: Progress | None = None) -> tuple[tuple[Choice, ...], str]:

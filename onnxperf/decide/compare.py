@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from gpu_specs import Device, Price
@@ -60,7 +60,8 @@ class Candidate(Document):
 class Comparison(Document):
     """Cards, the best first and those that can't be ranked last.
 
-    fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can.
+    fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can. hosts:
+    by the card's id the processor that launches its kernels, where its pace counts.
     """
 
     ROWS = "cards"
@@ -73,6 +74,7 @@ class Comparison(Document):
     max_seconds: float | None
     cards: tuple[Candidate, ...]
     fixed: str
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data: times in seconds, sizes in bytes, prices in US dollars."""
@@ -118,7 +120,8 @@ def compared(
     places = ranks([(c.device.id, c.figure) for c in able if c.figure is not None])
     ranked = (replace(c, rank=rank, ties=ties) for c, (rank, ties) in zip(able, places, strict=True))
     cards = (*ranked, *unable)
-    return Comparison(chosen.model, **chosen.terms, by=by, max_seconds=limit_s, cards=cards, fixed=chosen.fixed)
+    return Comparison(chosen.model, **chosen.terms, by=by, max_seconds=limit_s, cards=cards, fixed=chosen.fixed,
+                      hosts=chosen.hosts)  # fmt: skip
 
 
 def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping[str, Price]) -> list[Candidate]:
@@ -134,7 +137,7 @@ def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping
             elif by == "latency" and not asked.fits:
                 figure, why = None, too_large(asked, card.device)
             elif by == "latency" and limit_s is not None and asked.seconds > limit_s:
-                figure, why = None, f"is over the limit at batch {asked.batch}"
+                figure, why = None, f"over the limit at batch {asked.batch}"
         candidates.append(Candidate(card.device, asked, best, price, card.accuracy, figure if best else None, why=why))
     return candidates
 
@@ -147,7 +150,7 @@ def _figure(by: str, asked: Choice, best: Choice | None, price: Price | None) ->
         return None, ""
     share = 1.0 / best.batch
     if by == "cost" and price is None:
-        return None, "has no price: give one with --price CARD=USD"
+        return None, "no price: give one with --price CARD=USD"
     if by == "energy" and best.watts is None:
         return None, "the power of a CPU is not modelled"
     if by == "cost" and price is not None:

@@ -191,7 +191,7 @@ def _with_figure(c: LanguageCandidate, by: str, pace: Pace) -> LanguageCandidate
     if why := pace.exceeded(first, token):
         return replace(c, why=why)
     if by == "cost" and c.price is None:
-        return replace(c, why="has no price: give one with --price CARD=USD")
+        return replace(c, why="no price: give one with --price CARD=USD")
     share = 1e6 * c.gpus * c.price.usd_per_hour / 3600 if by == "cost" and c.price else 1.0
     middle, low, high = token.ends() if by == "latency" else (share / end for end in rate.ends())
     return replace(c, figure=(low, middle, high))

@@ -90,7 +90,10 @@ def read_fleet(file: str | os.PathLike[str]) -> tuple[tuple[Demand, ...], dict[s
     """The models of a file, and how many of some cards there are by the card's id. Raises UsageError."""
     path = Path(file)
     try:
-        taken = toml.take(_FILE, toml.tables(path), "", _FILE)
+        data = toml.tables(path)
+        if "model" not in data:
+            raise toml.Unusable("has no [[model]]; each model needs such a table, with path, qps and max_ms")
+        taken = toml.take(_FILE, data, "", _FILE)
         demands = tuple(_demand(path.parent, i, data) for i, data in enumerate(taken["model"], 1))
     except toml.Unusable as error:
         raise UsageError(f"{file}: {error}") from None

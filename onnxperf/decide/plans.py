@@ -10,6 +10,7 @@ from onnxperf.answer.outline import outline
 from onnxperf.ground.codec import Document
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError
 from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import size
 from onnxperf.passes.plan import Plan
 from onnxperf.running.pipeline import Gpu, Request, find, read_once, run_of
 
@@ -90,7 +91,7 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
             divided.append(Division(str(plan), *times, held))
         else:
             lacks = of.memory.total_bytes + of.memory.context_bytes - of.memory.capacity_bytes
-            others.append((str(plan), f"lacks {lacks / 1e9:.1f} GB of memory on each GPU"))
+            others.append((str(plan), f"lacks {size(lacks)} of memory on each GPU"))
     divided.sort(key=lambda d: d.seconds)
     return Divisions(run_of(alone, device).graph.name, device.id, gpus, batch, tuple(divided), tuple(others))
 

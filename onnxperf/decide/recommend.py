@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Unpack
 
 import numpy as np
@@ -54,7 +54,8 @@ class Plan:
 class Recommendation(Document):
     """Plans that keep the latency, one for each card, the cheapest first; those without a price last, fewest first.
 
-    percentile: of the latency, which is the mean where it is None; others: the cards without any plan, and why.
+    percentile: of the latency, which is the mean where it is None; others: the cards without any plan, and why;
+    hosts: by the card's id the processor that launches its kernels, where its pace counts.
     """
 
     ROWS = "plans"
@@ -69,6 +70,7 @@ class Recommendation(Document):
     others: tuple[tuple[str, str], ...]
     prices: tuple[tuple[str, Price], ...]
     fixed: str
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def latency(self) -> str:
@@ -143,7 +145,7 @@ def recommended(
     used = tuple((p.gpu, prices[p.gpu]) for p in plans if p.gpu in prices)
     terms = {what: chosen.terms[what] for what in ("runtime", "precision")}
     return Recommendation(chosen.model, **terms, limit_s=limit_s, percentile=percentile, qps=qps, plans=tuple(plans),
-                          others=tuple(others), prices=used, fixed=chosen.fixed)  # fmt: skip
+                          others=tuple(others), prices=used, fixed=chosen.fixed, hosts=chosen.hosts)  # fmt: skip
 
 
 def target_of(limit_s: float, qps: float, percentile: float | None) -> Target:

@@ -232,7 +232,7 @@ def recommended_fleet(
     slow = _mixed(options, stock, slow=True) if all(o.slow for o in options) else None
     return FleetRecommendation(
         models, cards, cost, None if slow is None or slow.short else _cost(options, slow), least, usual.gap, (), (),
-        _why(wanted, cost, least), tuple((gpu, price) for gpu, price in used.items()), notes,
+        _why(wanted, cost, least, bool(stock)), tuple((gpu, price) for gpu, price in used.items()), notes,
     )  # fmt: skip
 
 
@@ -346,11 +346,14 @@ def _used(
     return tuple(sorted(used, key=lambda u: -u.usd_per_hour))
 
 
-def _why(wanted: Iterable[Used], cost: float, least: float) -> tuple[str, ...]:
-    """What the numbers of available cards cost. wanted: the cards that models would take if they were without limit."""
+def _why(wanted: Iterable[Used], cost: float, least: float, limited: bool) -> tuple[str, ...]:
+    """What the numbers of available cards cost. wanted: the cards that models would take if they were without limit;
+    limited: whether there is a number of any.
+    """
     scarce = [u for u in wanted if u.available is not None and u.cards > u.available]
     if not scarce:
-        return ("each model runs where it would be cheapest by itself: no number of available cards binds",)
+        cheapest_alone = "each model runs where it is cheapest"
+        return (f"the numbers of available cards change nothing: {cheapest_alone}" if limited else cheapest_alone,)
     binding = " and ".join(f"{u.cards:,} x {u.gpu} where there are {u.available:,}" for u in scarce)
     return (f"without limits on cards it would be ${least:,.2f} an hour, ${cost - least:,.2f} less: {binding}",)
 

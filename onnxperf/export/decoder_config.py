@@ -234,8 +234,8 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = _misspelt(kind) if isinstance(kind, str) else []
         hint = f" (did you mean {near[0]}?)" if near else ""
-        types = ", ".join(sorted({*FAMILIES, *SAME}))
-        raise UsageError(f"{where}: model_type {kind!r:.60} is not known{hint}; known are {types}")
+        wrong = "has no model_type" if kind is None else f"model_type {kind!r:.60} is not known{hint}"
+        raise UsageError(f"{where}: {wrong}; known are {', '.join(sorted({*FAMILIES, *SAME}))}")
     keys = Keys(config, FAMILIES[kind], where)
     hidden, heads, act = keys.size("hidden_size"), keys.size("num_attention_heads"), keys.text("hidden_act", "silu")
     act = keys.text("hidden_activation", act)

@@ -145,6 +145,8 @@ def from_plain(kind: Any, data: Any, where: str = "") -> Any:
     _object(data, where)
     at, wanted = f"{where}." if where else "", members(kind)
     if (lacks := next((key for key in wanted if key not in data), None)) is not None:
+        if not where:
+            raise UsageError(f"it is not a measurement that onnxperf measure wrote: it has no {lacks}")
         raise UsageError(f"it lacks {at}{lacks}")
     if (odd := next((key for key in data if key not in wanted and key not in derived(kind)), None)) is not None:
         raise UsageError(f"it has a key that no measurement has: {printable(at + odd)[:200]}")

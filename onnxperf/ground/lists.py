@@ -44,6 +44,7 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     gap = parts.index(ON) if ON in parts else len(parts)
     named = [part for part in parts if part != ON]
+    _check_most(text, named, what)
     if not all(re.fullmatch("[1-9][0-9]{0,8}", part) for part in named) or len(named) > MOST_SIZES:
         such = "write whole numbers from 1 on, with commas between, such as 8, 1,2,4 or 1,2,4,...,64"
         raise UsageError(f"{text!r} is not a list of {what}: {such}")
@@ -67,6 +68,12 @@ def parse_sizes(text: str, what: str) -> tuple[int, ...]:
     return tuple(begun)
 
 
+def _check_most(text: str, numbers: Iterable[str], what: str) -> None:
+    """Raise UsageError for a whole number with more digits than are read."""
+    if any(re.fullmatch(r"\s*[1-9][0-9]{9,}\s*", n) for n in numbers):
+        raise UsageError(f"{text!r} has a number that is too large: {what} go up to {MOST_BATCH:,}")
+
+
 def parse_dim(text: str) -> tuple[str, tuple[int, ...]]:
     """NAME=N,N: an open dimension and its sizes."""
     name, equals, sizes = text.rpartition("=")
@@ -79,6 +86,7 @@ def parse_batches(text: str, what: str = "batches") -> tuple[int, ...]:
     """Batches, or other numbers, as a list, or as 1..64, which doubles from the first to the last, taken as well."""
     match = re.fullmatch(r"\s*([1-9][0-9]{0,8})\.\.([1-9][0-9]{0,8})\s*", text)
     if match is None:
+        _check_most(text, text.split(".."), what)
         return parse_sizes(text, what)
     first, last = int(match[1]), int(match[2])
     if first > last:

@@ -60,11 +60,8 @@ class Traffic:
         Raises UsageError where rates, numbers or lengths can't be.
         """
         rate = self.qps
-        if not self.concurrency and (
-            isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_QPS <= rate < 1e6
-        ):
-            least = f"from {LEAST_QPS} (one in three hours) to a million"
-            raise UsageError(f"--qps must be a number of requests per second, {least}, not {rate!r:.60}")
+        if not self.concurrency:
+            check_rate(rate)
         if type(self.requests) is not int or not 1 <= self.requests <= MAX_REQUESTS:
             raise UsageError(f"--requests must be a whole number from 1 to {MAX_REQUESTS:,}, not {self.requests!r:.60}")
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 32:
@@ -78,6 +75,13 @@ class Traffic:
             prompts = np.minimum(prompts, positions - outputs)
         rows = zip(times.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
         return tuple(Arrival(*row, cached_tokens(self.cached, row[1], block)) for row in rows)
+
+
+def check_rate(rate: Any) -> None:
+    """Raise UsageError for a rate at which requests can't arrive."""
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not LEAST_QPS <= rate < 1e6:
+        least = f"from {LEAST_QPS} (one in three hours) to a million"
+        raise UsageError(f"--qps must be a number of requests per second, {least}, not {rate!r:.60}")
 
 
 def drawn(option: str, text: str, count: int, rng: np.random.Generator) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress, written
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.ground.version import VERSION
-from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around
+from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around, check_rate
 from onnxperf.language.engines import ENGINES, Engine, runner
 from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, in_pools, largest_batch
 from onnxperf.language.pools import Pools, balanced, parse_pools, pools_of
@@ -47,7 +47,7 @@ USUAL_DRAFT, MOST_DRAFT = 4, 64
 MOST_PERIOD, LEAST_PERIODS = 8, 3
 ENGINE = (
     "{}: kernels as under ONNX Runtime, but GEMMs with the same input are merged, and activations and norms of heads"
-    " are fused; ASSUMPTIONS.md lists what is assumed of its scheduler, all-reduce and host"
+    " are fused; onnxperf/language/engines.py has what is assumed of its scheduler, all-reduce and host"
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
@@ -237,6 +237,8 @@ def llm(
     Raises onnxperf.Error: UsageError where the request is wrong, ModelError where the model can't be used.
     """
     with speaking_of_arguments():
+        if qps is not None:
+            check_rate(qps)
         weights, cache = choice_named(weights, WEIGHTS), choice_named(cache, CACHES)
         steps, positions = steps_of(
             model, gpu, Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms)), config,
@@ -305,6 +307,8 @@ def generation(
         rows = tuple(in_pools(b, lengths, pools, steps.plan.gpus) for b in rows)
     budget = lengths.chunk or steps.engine.tokens(find(steps.gpu)[0])
     services = serve(steps, asked, rows[-1].batch, budget, each, lengths.positions, tell, pools) if asked else ()
+    if asked and asked[0].qps is not None and pools is None:
+        services = (replace(services[0], capacity=_capacity(steps, asked[0], rows[-1].batch, budget, each, lengths)),)
     last = steps.at(rows[0].batch, 1, lengths.last)
     told = (
         *_of_draft(steps, rows, services),
@@ -323,6 +327,18 @@ def generation(
         draft=_speculator(steps), pools=pools, notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),
         steps=steps,
     )  # fmt: skip
+
+
+def _capacity(
+    steps: Steps, asked: Traffic, running: int, budget: int, each: int, lengths: Lengths
+) -> float | None:  # fmt: skip
+    """Requests a second with all places taken, as in a closed loop; None where it is too long to be simulated."""
+    loop = replace(asked, qps=None, concurrency=running, requests=ROUNDS * running)
+    try:
+        (full,) = serve(steps, (loop,), running, budget, each, lengths.positions)
+    except UsageError:  # more requests or tokens than are simulated
+        return None
+    return running / full.times["latency"].mean.seconds
 
 
 def _speculator(steps: Steps) -> Speculator | None:

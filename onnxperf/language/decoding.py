@@ -11,7 +11,7 @@ from typing import Any
 from onnxperf.graph import opened
 from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress
-from onnxperf.language.arrivals import USUAL_SEED, Traffic
+from onnxperf.language.arrivals import USUAL_SEED, Traffic, check_rate
 from onnxperf.language.core import Generation, generation, steps_of, traffic
 from onnxperf.language.generation import Lengths
 from onnxperf.language.pools import parse_pools
@@ -137,6 +137,8 @@ def decoding_of(model: Any, asked: Mapping[str, Any]) -> Decoding:
     """What the keywords of `llm` ask, without its card; others are terms."""
     rest = dict(asked)
     file = os.fspath(model) if isinstance(model, str | os.PathLike) else ""
+    if rest.get("qps") is not None:
+        check_rate(rest["qps"])
     model = model if model is None else opened(model)  # once, for all cards
     built = {name: rest.pop(name, usual) for name, usual in BUILT.items()}
     built |= {"weights": choice_named(built["weights"], WEIGHTS), "cache": choice_named(built["cache"], CACHES)}

@@ -50,7 +50,8 @@ class Service(Document):
     time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
     of each of `groups` of GPUs. speedup: with a draft, the mean time per output token without one over that with it, of
     the same requests; then tokens come several at a time, and GAPS are between those times. pools: of two pools, whose
-    decode steps are the iterations, and the utilisation is that of all instances.
+    decode steps are the iterations, and the utilisation is that of all instances. capacity: of requests that arrive at
+    a rate, how many of them a second are served with all places taken; None where that is not known.
     """
 
     traffic: Traffic
@@ -65,6 +66,7 @@ class Service(Document):
     gpus: int = 1
     speedup: float | None = None
     pools: Loads | None = None
+    capacity: float | None = None
 
     @property
     def tokens_per_second_per_gpu(self) -> float:

@@ -57,7 +57,7 @@ def parse(text: str | bytes) -> Measurement:
     except ValueError as e:
         raise UsageError(f"it is not JSON: {printable(str(e))[:100]}") from None
     if not isinstance(data, dict) or "schema_version" not in data:
-        raise UsageError("it is not a measurement: it has no schema_version")
+        raise UsageError("it is not a measurement that onnxperf measure wrote: it has no schema_version")
     version = data.pop("schema_version")
     if type(version) is not int or version != SCHEMA_VERSION:
         raise UsageError(f"schema_version is {shown(version)}; this version of onnxperf reads {SCHEMA_VERSION}")

@@ -14,6 +14,7 @@ from onnxperf.graph.proto import nodes_in
 from onnxperf.graph.read import read
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.ground.errors import EnvironmentFailure, UsageError, printable
+from onnxperf.ground.tables import size
 from onnxperf.measure import inputs, weights
 from onnxperf.measure.environment import free_bytes
 from onnxperf.measure.job import Job, Plan
@@ -73,8 +74,8 @@ def _check_room(graph: Graph, job: Job, made_up: int) -> None:
         most = max((sum(m.values()) for m in moved), default=0) + inputs_bytes
     if free is not None and stored + most > free:
         raise OutOfMemory(
-            f"{graph.name}: it takes at least {(stored + most) / 1e9:.3g} GB of memory, {stored / 1e9:.3g} GB of it for"
-            f" weights, and {free / 1e9:.3g} GB are free: close other programs, use a smaller batch or shorter"
+            f"{graph.name}: it takes at least {size(stored + most)} of memory, {size(stored)} of it for weights, and"
+            f" {size(free)} are free: close other programs, use a smaller batch or shorter"
             " inputs, or a machine with more memory"
         )
 

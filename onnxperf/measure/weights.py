@@ -15,6 +15,7 @@ from onnxperf.graph.other_formats import check_fetched
 from onnxperf.graph.proto import dtype_of, graphs_in, nodes_in
 from onnxperf.graph.read import read
 from onnxperf.ground.errors import EnvironmentFailure, ModelError
+from onnxperf.ground.tables import size
 from onnxperf.measure.inputs import BIT_PATTERNS, Array, as_type
 from op_models.core import BITS
 
@@ -68,8 +69,8 @@ def model_and_weights(plan: Plan) -> tuple[str | bytes, Weights]:
 def rebind(model: ModelProto, sizes: dict[str, tuple[int, ...]]) -> None:
     """Write other sizes into the model's inputs, and remove the shapes of all other tensors, which may be wrong now."""
     for info in model.graph.input:
-        for dim, size in zip(info.type.tensor_type.shape.dim, sizes.get(info.name, ()), strict=False):
-            dim.dim_value = size
+        for dim, length in zip(info.type.tensor_type.shape.dim, sizes.get(info.name, ()), strict=False):
+            dim.dim_value = length
     if sizes:
         del model.graph.value_info[:]
         for info in model.graph.output:
@@ -140,7 +141,7 @@ def _fill(tensors: list[TensorProto], block: Array) -> None:
     """Write made-up data into the model itself: for constants of nodes and of subgraphs, and types that NumPy lacks."""
     need = sum(map(bytes_of, tensors))
     if need > MOST_INSIDE:
-        raise ModelError(f"{need / 1e9:.3g} GB of random weights can't be passed to ONNX Runtime")
+        raise ModelError(f"{size(need)} of random weights can't be passed to ONNX Runtime")
     for t in tensors:
         t.raw_data = _made(t, block).tobytes() if _number(t) is not None else bytes(bytes_of(t))
         t.ClearField("data_location")

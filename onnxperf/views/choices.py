@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +18,7 @@ from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes
 
 GAINS, LOSES = 1.005, 0.995  # times the speed: what changes less is the same
 BY = {
-    "latency": "latency", "throughput": "throughput at the best batch", "cost": "cost per million samples",
+    "latency": "latency", "throughput": "throughput", "cost": "cost per million samples",
     "energy": "energy per sample",
 }  # fmt: skip
 NONE_RANKED = Text("no card can be ranked", style="bold red")
@@ -26,11 +26,7 @@ NONE_RANKED = Text("no card can be ranked", style="bold red")
 
 def show_comparison(out: Console, c: Comparison) -> None:
     """Print a line for each card, the best first, then why some are not ranked, and what ties and prices mean."""
-    limit = f", at most {duration(c.max_seconds)}" if c.max_seconds is not None else ""
-    asked = (
-        f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}, batch {c.batch}{limit}:"
-        f" ranked by {BY[c.by]}"
-    )
+    asked = f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}{_ranking(c)}"
     out.print(Text(printable(asked), style="bold"))
     names = (
         "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
@@ -41,6 +37,15 @@ def show_comparison(out: Console, c: Comparison) -> None:
     out.print(table if ranked else NONE_RANKED)
     put_reasons(out, ((x.device.id, x.why) for x in c.cards if x.figure is None))
     put_notes(out, _notes(c, ranked, columns(table)))
+
+
+def _ranking(c: Comparison) -> str:
+    """What cards are ranked by, and at which batch; the limit holds for that batch alone."""
+    limit = None if c.max_seconds is None else duration(c.max_seconds)
+    if c.by == "latency":
+        return f", batch {c.batch}{f', at most {limit}' if limit else ''}: ranked by latency"
+    best = f"{BY[c.by]} at the best batch{f' within {limit}' if limit else ''}"
+    return f": ranked by {best}; latency at batch {c.batch}"
 
 
 def _spare(c: Comparison, ranked: Iterable[Candidate]) -> tuple[str, ...]:
@@ -73,6 +78,17 @@ def on_accuracy(accuracies: Iterable[Accuracy | None]) -> Iterator[str]:
         yield f"accuracy: whether runs of this kind were measured on the card; see {', '.join(pages)}"
 
 
+def on_hosts(hosts: Mapping[str, str], ranked: Iterable[str]) -> Iterator[str]:
+    """Which of the ranked cards have which host, where these differ; hosts: by the card's id."""
+    cards: dict[str, list[str]] = {}
+    for gpu in ranked:
+        if gpu in hosts:
+            cards.setdefault(hosts[gpu], []).append(gpu)
+    if len(cards) > 1:
+        each = (f"{host} for {', '.join((*gpus[:3], *['...'] * (len(gpus) > 3)))}" for host, gpus in cards.items())
+        yield f"the assumed host CPUs differ: {'; '.join(each)}; --host {next(iter(cards))} ranks all on one"
+
+
 def _line(x: Candidate) -> tuple[str, ...]:
     a, b = x.asked, x.best
     asked: tuple[str, ...] = (NOTHING,) * 3
@@ -96,6 +112,7 @@ def _notes(c: Comparison, ranked: Iterable[Candidate], shown: Collection[str]) -
     if c.fixed:
         yield f"the batch can't be changed: {printable(c.fixed)}"
     yield from on_accuracy(x.accuracy for x in ranked)
+    yield from on_hosts(c.hosts, [x.device.id for x in ranked])
     priced = [(x.device.id, x.price) for x in ranked if x.price is not None]
     if priced and "$/million" in shown:
         yield "$/million is the cost per million samples at full load and the best batch"
@@ -132,13 +149,20 @@ def show_recommendation(out: Console, r: Recommendation) -> None:
 def _on_plans(r: Recommendation) -> Iterator[str]:
     yield r.assumed
     if r.plans:
-        yield "worst case: replicas if each run takes the upper end of its 80% interval"
+        yield on_worst_case("replicas", "run", [p.replicas_if_slow for p in r.plans])
     yield from on_accuracy(p.accuracy for p in r.plans)
+    yield from on_hosts(r.hosts, [p.gpu for p in r.plans])
     if r.fixed:
         yield f"the batch can't be changed: {printable(r.fixed)}"
     if r.prices:
         yield "$/hour is the price of all replicas, busy or idle; cheapest card first"
     yield from on_prices(r.prices)
+
+
+def on_worst_case(things: str, each: str, numbers: Iterable[int | None]) -> str:
+    """What the column `worst case` counts, and what its dash means, where it has one."""
+    dash = f"; {NOTHING}: no number of {things} then meets the limit" if None in numbers else ""
+    return f"worst case: {things} if each {each} takes the upper end of its 80% interval{dash}"
 
 
 def _sentence(p: Plan, latency: str) -> str:

@@ -15,7 +15,7 @@ from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import NOTHING, columns, duration, number, put_notes, shortened, size, tabulate
 from onnxperf.language.steps import Seconds
-from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, put_reasons, status
+from onnxperf.views.choices import NONE_RANKED, on_accuracy, on_prices, on_worst_case, put_reasons, status
 from onnxperf.views.llm import arriving, interval
 
 BY = {"latency": "time per output token", "throughput": "throughput", "cost": "cost per million tokens"}
@@ -130,7 +130,7 @@ def _sentence(p: LanguagePlan) -> str:
     cards = (
         f"{p.instances} x {p.device_name}"
         if p.gpus == 1
-        else f"{p.instances} x {p.gpus} {p.device_name} ({p.parallel})"
+        else f"{counted(p.instances, 'instance')} of {p.gpus} {p.device_name} ({p.parallel})"
     )
     cost = f", ${p.usd_per_hour:,.2f} per hour" if p.usd_per_hour is not None else ""
     return f"{cards}: {duration(p.token.seconds)} per output token, {duration(p.first.seconds)} to the first{cost}"
@@ -148,7 +148,7 @@ def _plan_line(p: LanguagePlan) -> tuple[str, ...]:
 def _on_plans(r: LanguageRecommendation, shown: Collection[str]) -> Iterator[str]:
     yield from r.notes
     if r.plans:
-        yield "worst case: instances if each iteration takes the upper end of its 80% interval"
+        yield on_worst_case("instances", "iteration", [p.instances_if_slow for p in r.plans])
         yield from on_accuracy(p.accuracy for p in r.plans)
     if "load" in shown:
         yield f"load: the share of the requests that an instance serves with all {counted(r.running, 'place')} taken"

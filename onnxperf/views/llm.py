@@ -76,6 +76,8 @@ def show(out: Console, g: Generation) -> None:
     if g.curve:
         put(out, [curve_sheet(g.curve)])
     elif g.service is not None:
+        if says := verdict(g.service):
+            out.print(Text(says, style="bold red" if says.startswith("cannot") else "bold green"))
         put(out, [service_sheet(g.service)])
     put_notes(out, (printable(f"accuracy: {g.accuracy}"), *g.notes, *assumed(g)))
 
@@ -103,6 +105,18 @@ def served(s: Service) -> str:
         )
         load += f" {number(s.batch)} sequences; {balanced(p.balance)} would balance"
     return f"{drawn_as}: {did}; {load}"
+
+
+def verdict(s: Service) -> str:
+    """Whether requests are served as fast as they arrive, "" where that is not known."""
+    asked, most = s.traffic.qps, s.capacity
+    if asked is None or most is None:
+        return ""
+    if asked > most:
+        return (
+            f"cannot keep up: serves at most {number(most)} of {number(asked)} requests/s, so that waiting times grow"
+        )
+    return f"keeps up: {number(asked)} requests/s arrive, and up to {number(most)} could be served"
 
 
 def service_sheet(s: Service) -> Sheet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from onnxperf.answer.prediction import Prediction
-from onnxperf.ground.errors import printable
+from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.names import precision_label
 from onnxperf.ground.tables import duration, short_type, shortened, size
 from onnxperf.views.headline import largest_shares
@@ -34,7 +34,7 @@ def _parts(p: Prediction) -> list[tuple[str, float]]:
     ranked = [*p.by_operator().items()]
     parts = [(short_type(op), seconds) for op, seconds in ranked[:ROWS]]
     if rest := ranked[ROWS:]:
-        parts.append((f"{len(rest)} other types", sum(seconds for _, seconds in rest)))
+        parts.append((counted(len(rest), "other type"), sum(seconds for _, seconds in rest)))
     if idle := sum(gap.seconds for gap in p.gaps):
         parts.append(("no kernel", idle))
     return parts

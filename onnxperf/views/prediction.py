@@ -18,7 +18,7 @@ from onnxperf.answer.kernel_timeline import Gap, KernelPrediction, Phase, part_o
 from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, changes, nothing, small_changes, tries
 from onnxperf.graph import UNKNOWN_LENGTH, Note
-from onnxperf.ground.errors import printable
+from onnxperf.ground.errors import counted, printable
 from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
 from onnxperf.views.headline import ON_A_CORE, SEEN, Changes, gain, headline, largest_shares, launches, scope
 from onnxperf.views.on_cpu import advice, waits
@@ -137,7 +137,7 @@ def _brief_operators(p: Prediction) -> str:
     ranked += on_cpu
     ranked.sort(key=lambda part: -part[1])
     rest = ranked[BRIEF_OPERATORS:]
-    parts = [*ranked[:BRIEF_OPERATORS], (f"{len(rest)} other types", sum(s for _, s in rest))]
+    parts = [*ranked[:BRIEF_OPERATORS], (counted(len(rest), "other type"), sum(s for _, s in rest))]
     if p.run.method.scheduled:
         idle = sum(gap.seconds for gap in p.gaps) - sum(s for _, s in on_cpu)
         parts.append(("idle" if launches(p) else "between operators", idle))

@@ -72,8 +72,15 @@ def _row(line: Line, where: Sequence[str], compared: bool) -> Iterator[str]:
     if compared:
         yield NOTHING if line["change"] is None else percent(line["change"], "+")
     yield NOTHING if line["process_bytes"] is None else _memory(line)
-    why = "; ".join(filter(None, (line["reason"], line.get("cause"))))
-    yield code(why, REASON) if why else ""
+    yield code(why, REASON) if (why := remarks(line)) else ""
+
+
+def remarks(line: Line) -> str:
+    """What a line of `check` says behind its figures: why it is not ok, what a change is due to, what is assumed."""
+    count = line.get("assumed_operators") or 0
+    verb = "is" if count == 1 else "are"
+    assumed = f"{counted(count, 'operator')} {verb} assumed: unknown work, timed by the bytes alone" if count else ""
+    return "; ".join(filter(None, (line["reason"], line.get("cause"), assumed)))
 
 
 def _memory(line: Line) -> str:

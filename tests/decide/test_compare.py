@@ -96,11 +96,37 @@ def test_the_best_batch_has_the_most_samples_a_second(by_all: dict[str, Comparis
 def test_a_card_that_can_not_says_why(tmp_path: Path) -> None:
     found = compare(net(), gpu=["t4", "l4", "rtx-3060"], by="cost", batch=1)
     assert [c.device.id for c in found.cards][-1] == "rtx-3060" and "--price" not in found.cards[0].why
-    assert found.cards[-1].figure is None and "has no price" in found.cards[-1].why
+    assert found.cards[-1].figure is None and "no price" in found.cards[-1].why
     late = compare(net(), gpu=["t4"], max_ms=1e-3, batch=1).cards[0]
     assert late.figure is None and "at batch 1, over 1 us" in late.why
     large = compare(net(), gpu=["t4", "h200"], batch=60_000).cards
     assert [c.device.id for c in large if c.asked and not c.asked.fits] == [c.device.id for c in large if c.why]
+
+
+def test_the_heading_says_what_is_ranked_and_at_which_batch() -> None:
+    def screen(by: str, max_ms: float | None) -> str:
+        out = Console(width=100, file=StringIO(), highlight=False)
+        show_comparison(out, compare(net(), gpu=["t4", "l4"], by=by, max_ms=max_ms, batch=8192))
+        return out.file.getvalue()
+
+    late = screen("latency", 0.15)
+    assert "batch 8192, at most 150 us: ranked by latency\n" in late
+    assert "t4, l4: over the limit at batch 8192\n" in late
+    limited = " ".join(screen("cost", 0.1).split())
+    assert ": ranked by cost per million samples at the best batch within 100 us; latency at batch 8192" in limited
+    assert "ranked by throughput at the best batch; latency at" in " ".join(screen("throughput", None).split())
+
+
+def test_hosts_that_differ_are_named() -> None:
+    def screen(**terms: Any) -> str:
+        out = Console(width=100, file=StringIO(), highlight=False)
+        show_comparison(out, compare(net(), gpu=["rtx-4090", "l4", "l40s"], batch=1, **terms))
+        return " ".join(out.file.getvalue().split())
+
+    differ = "the assumed host CPUs differ: "
+    assert f"{differ}desktop for rtx-4090; server-2023 for " in (usual := screen())
+    assert "--host desktop ranks all on one" in usual
+    assert differ not in screen(host="desktop") and differ not in screen(method="roofline")
 
 
 def test_a_card_of_your_own_stands_beside_the_one_that_ships(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import onnxperf
+from onnxperf.decide import fleet_file
 from onnxperf.decide.mix import Mix, Way, cheapest
 from onnxperf.decide.queueing import Target, fewest, rates
 from onnxperf.ground import modules
@@ -114,6 +115,9 @@ def test_scarce_cards_go_where_they_save_most(tmp_path: Path) -> None:
     assert ample.usd_per_hour == ample.alone_usd_per_hour and set(used) == {"l4"}
     scarce = onnxperf.recommend_fleet(file, available={"l4": used["l4"] - 1}, **asked)
     assert scarce.usd_per_hour is not None and scarce.usd_per_hour > (scarce.alone_usd_per_hour or 0)
+    assert ample.why == ("each model runs where it is cheapest",)
+    enough = onnxperf.recommend_fleet(file, available={"l4": 1000}, **asked)
+    assert enough.why == ("the numbers of available cards change nothing: each model runs where it is cheapest",)
     assert f"{used['l4']} x l4 where there are {used['l4'] - 1:,}" in scarce.why[0]
     lacking = onnxperf.recommend_fleet(file, available={"l4": 1, "t4": 0}, **asked)
     assert lacking.models == () and dict(lacking.short) == {"l4": used["l4"] - 1}
@@ -153,7 +157,7 @@ def test_a_language_model_takes_its_cards_from_the_same_stock(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        ("", "model is missing"),
+        ("", "has no [[model]]; each model needs such a table, with path, qps and max_ms"),
         ("model = []", "1 to 200 tables"),
         ('[[model]]\npth = "x"', "unknown key 'pth' in [[model]] 1; did you mean 'path'?"),
         ('[[model]]\npath = "../x.onnx"\nqps = 1\nmax_ms = 1', "outside of the file's folder"),
@@ -175,12 +179,23 @@ def test_files_from_strangers_are_refused_in_a_sentence(command, tmp_path: Path,
     assert (code, out) == (2, "") and says in err and len(err.splitlines()) == 1
 
 
+def test_the_page_on_cards_lists_every_key() -> None:
+    page = (ROOT / "docs/which-card.md").read_text(encoding="utf-8")
+    listed = {
+        key for line in page.splitlines() if line.startswith("| `") for key in line.split("|")[1].split("`")[1::2]
+    }
+    assert listed == {"available", *fleet_file._MODEL, *fleet_file._DECODER}
+
+
 def test_what_a_fleet_takes(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = fleet(tmp_path, ("alexnet", 100, 8))
     for option, named in ((("--precision", "fp16"), "--precision"), (("x.onnx",), "MODEL"), (("--qps", "3"), "--qps")):
         code, _, err = command("--fleet", file, *option)
         assert code == 2 and f"leave {named} out" in err
     assert command("x.onnx", "--available", "l4=1")[0] == 2
+    for option in ("--available", "--price"):
+        code, _, err = command("--fleet", file, "--gpu", "l4", option, "t4=2")
+        assert code == 2 and f"{option} t4=2: t4 is not one of the cards to choose from" in err
     assert "has no price" in command("--fleet", file, "--gpu", "rtx-4090")[2]
     monkeypatch.setattr(modules, "find_spec", lambda name: None)
     code, _, err = command("--fleet", file, "--gpu", "l4")

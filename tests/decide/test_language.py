@@ -239,7 +239,7 @@ def test_a_file_goes_as_well(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     shown = {card["gpu"]: card for card in json.loads(out)["cards"]}["l4"]
     assert (code, err) == (0, "") and shown["time_per_output_token"] == one.batches[0].token.to_dict()
     code, out, err = onnxperf_cli("recommend", model, *asked, "--tpot", "2ms", "--qps", "100", "--parallel", "tp=2")
-    assert (code, err) == (0, "") and "(tp=2)" in out
+    assert (code, err) == (0, "") and "1 instance of 2 NVIDIA " in out and "(tp=2)" in out
 
 
 @pytest.mark.parametrize("flag", ["", "--engine vllm", "--runtime torch-eager"])

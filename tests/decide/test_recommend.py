@@ -121,6 +121,8 @@ def test_the_command_limits_a_percentile(capsys, monkeypatch, tmp_path) -> None:
         assert code == 2 and "--percentile must be a number above 0 and up to 99.999" in err
     code, _, err = onnxperf_cli("recommend", model, "--gpu", "t4", "--gpus", "2", "--percentile", "99")
     assert code == 2 and "no limits" in err
+    code, _, err = onnxperf_cli(*asked, "99", "--batch", "16")
+    assert code == 2 and "recommend chooses the batch: leave --batch out" in err
 
 
 @pytest.mark.parametrize(("percentile", "says"), [(None, "mean latency"), (99, "p99 latency")])
@@ -159,6 +161,19 @@ def test_the_screen_says_what_prices_are_and_that_batches_can_not_be_tried(capsy
     code, out, err = onnxperf_cli("recommend", model, *terms, "0.001ms", "--qps", "100", "--json", str(written))
     assert code == 1 and "no card meets this target" in out and "no card serves 100 requests/s at 1 us" in err
     assert json.loads(written.read_text())["others"][0]["gpu"] == "t4"
+
+
+def test_a_dash_for_the_worst_case_is_explained(capsys, monkeypatch, tmp_path) -> None:
+    onnx.save(net(), model := str(tmp_path / "net.onnx"))
+    longest = predict(model, gpu="t4").high_seconds
+    told = []
+    for limit in (f"{1e3 * longest * 0.98:.4f}ms", "1s"):
+        asked = ("recommend", model, "--gpu", "t4", "--max-latency", limit, "--qps", "1")
+        code, out, _ = run(capsys, monkeypatch, *asked)
+        told.append(" ".join(out.split()))
+        assert code == 0 and "worst case: replicas if each run takes the upper end of its 80% interval" in told[-1]
+    dashed, counted = told
+    assert "80% interval; -: no number of replicas then meets the limit" in dashed and "; -:" not in counted
 
 
 def test_cards_that_can_not_say_why(monkeypatch: pytest.MonkeyPatch) -> None:

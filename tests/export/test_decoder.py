@@ -383,6 +383,7 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"model_type": None}, ": has no model_type; known are cohere, "),
         ({"model_type": "gpt9"}, "'gpt9' is not known; known are cohere, cohere2, deepseek"),
         ({"model_type": "lama"}, "did you mean llama"),
         ({"model_type": "qwen3_6_text"}, "'qwen3_6_text' is not known; known"),

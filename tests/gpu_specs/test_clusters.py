@@ -72,3 +72,5 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, before: str, after: s
 def test_an_unknown_name_lists_those_that_are_known() -> None:
     with pytest.raises(gpu_specs.SpecError, match=r"did you mean dgx-h100.*dgx-a100"):
         gpu_specs.load_cluster("dgx-h10")
+    with pytest.raises(gpu_specs.SpecError, match=r"unknown cluster 'x': it is one of dgx-1-v100, "):
+        gpu_specs.load_cluster("x")

@@ -12,12 +12,14 @@ import pytest
 
 import onnxperf
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.tables import number
 from onnxperf.language.arrivals import Arrival, Traffic, around
 from onnxperf.language.core import traffic
 from onnxperf.language.generation import Lengths
 from onnxperf.language.prices import Line, grown, prices
 from onnxperf.language.service import Server, simulate
 from onnxperf.language.serving import PERCENTILES, spread
+from onnxperf.views.llm import verdict
 from tests.language.test_generation import LLAMA2, SMALL, steps
 
 ROOMY = Server(running=8, cache_tokens=10**9, budget=100)
@@ -294,8 +296,14 @@ def test_llm_serves_what_arrives() -> None:
     assert s.times["waiting"].at[50].seconds == pytest.approx(0, abs=1e-12) and s.utilisation < 0.1
     busy = onnxperf.llm(**asked, batch=[8], qps=1e5, requests=200).service
     assert busy is not None
+    assert busy.capacity is not None and s.capacity is not None
+    assert busy.requests_per_second == pytest.approx(busy.capacity, rel=0.15)
+    assert verdict(s) == f"keeps up: 0.1 requests/s arrive, and up to {number(s.capacity)} could be served"
+    assert verdict(busy).startswith(f"cannot keep up: serves at most {number(busy.capacity)} of 100,000 requests/s")
     assert busy.utilisation == pytest.approx(1, abs=0.01) and busy.batch > 5
     assert 0.5 < busy.tokens_per_second / rare.batches[1].decode_tokens_per_second < 1
+    with pytest.raises(UsageError, match=r"qps must be a number .* not 0"):
+        onnxperf.llm(config="none.json", gpu="l4", qps=0)  # before the file is opened
     with pytest.raises(UsageError, match="need qps"):
         onnxperf.llm(**asked, output_lengths="9")
 

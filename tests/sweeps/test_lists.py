@@ -60,7 +60,8 @@ def test_steps_and_multiples_go_on_to_the_last(first: int, by: int, more: int) -
         ("1;2", "is not a list of batches"),
         ("1_0", "is not a list of batches"),
         ("\N{ARABIC-INDIC DIGIT THREE}", "is not a list of batches"),
-        ("1234567890", "is not a list of batches"),
+        ("1234567890", "has a number that is too large: batches go up to 999,999,999"),
+        ("1..1000000000", "has a number that is too large: batches go up to 999,999,999"),
     ],
 )
 def test_a_list_that_does_not_go_on_says_why(text: str, says: str) -> None:

@@ -31,6 +31,7 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     assert (code, err) == (0, "") and "as stored, int4 weights, fp8 cache" in " ".join(out.split())
     code, out, err = onnxperf_cli(*given, "--batch", "8", "--qps", "2", "--requests", "9", "--chunk", "64")
     assert (code, err) == (0, "") and "time to first token" in out and "9 requests at 2/s" in out
+    assert "\nkeeps up: 2 requests/s arrive, and up to " in out
     code, out, err = onnxperf_cli(*given, "--batch", "1", "--concurrency", "1,4", "--output", "8")
     assert (code, err) == (0, "") and "closed loop, prompts 64, outputs 8" in out and "tokens/s/GPU" in out
     page, trace = tmp_path / "r.html", tmp_path / "t.json"
