@@ -138,7 +138,7 @@ def test_a_half_width_is_what_kernels_and_host_leave(tmp_path: Path) -> None:
     table(tmp_path, *({"batch": b} for b in batches))
     times = [1e3 * p.seconds * f for p, f in zip(predicted({}), factors, strict=True)]
     table(tmp_path, *({"batch": b, "latency_ms": repr(t)} for b, t in zip(batches, times, strict=True)), parts)
-    found = whole_runs.derive(tmp_path, constants, {})
+    found = whole_runs.derive(tmp_path, constants, {}, {})
     paths = ("interval.run.tensorrt of 2020 tensor", "interval.share.tensorrt of 2020 tensor")
     assert found["here-SqueezeNet1-0"] == dict(zip(paths, (0.0, 1.0), strict=True)), "no other model tells"
     assert found["here-GhostNet-x0-5"] == found[""]

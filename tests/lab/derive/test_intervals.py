@@ -11,7 +11,7 @@ from onnxperf import predict
 from onnxperf.answer.prediction import summarise
 from onnxperf.lab.datasets.runs import samples
 from onnxperf.lab.derive.intervals import quantile_of
-from onnxperf.lab.derive.whole_runs import RunMiss, widths
+from onnxperf.lab.derive.whole_runs import RunMiss, _of_dies, widths
 
 
 def test_a_quantile_weighs_entries_alike() -> None:
@@ -42,11 +42,25 @@ def test_runs_that_err_less_than_their_kernels_say_narrow_these() -> None:
         ("t4", "tensorrt", "fp16", "tensorrt tensor"),
         ("p100-pcie-16gb", "tensorrt", "fp16", "tensorrt"),
         ("rtx-3090", "torch-eager", "amp", "torch-eager tensor"),
+        ("h100-sxm", "torch-eager", "amp", "torch-eager tensor HBM"),
+        ("h100-sxm", "torch-eager", "fp32", "torch-eager"),
     ],
 )
 def test_runs_on_tensor_cores_are_another_kind(gpu: str, runtime: str, precision: str, kind: str) -> None:
     p = predict(samples() / "alexnet.onnx", gpu=gpu, runtime=runtime, precision=precision)
     assert p.run.kind(0) == kind
+
+
+def test_without_the_only_die_with_hbm_runs_count_as_those_on_other_cards() -> None:
+    kind = "torch-eager tensor HBM"
+    missed = [RunMiss(kind, m, "group", off, 0.1, "GH100") for m, off in zip("abcd", (0.1, 0.2, 0.3, 0.4), strict=True)]
+    values: dict[str, dict[str, float]] = {}
+    _of_dies(values, missed, {"interval.run.torch-eager tensor": 0.02})
+    assert values[""][f"interval.run.{kind}"] > 0.2
+    assert values["GH100"] == {f"interval.run.{kind}": 0.02, f"interval.share.{kind}": 1.0}
+    others: dict[str, dict[str, float]] = {}
+    _of_dies(others, missed, {})
+    assert not others, "no runs on other cards tell of this kind"
 
 
 def test_a_range_takes_the_widths_of_its_kind_or_of_its_runtime() -> None:
