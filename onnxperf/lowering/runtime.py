@@ -62,8 +62,9 @@ class Policy:
     the columns and the contracted axis of products in FP16 have to be multiples, to run on tensor cores,
     `sums_in_fp16`: products in FP16 are summed in FP16, not in FP32, `single_elements`: kernels of ONNX's elementwise
     operators load elements one by one, not as vectors, `switched`: types whose casts ask of each element what its type
-    is, `pads`: products are padded where that is faster, `turned`: where channels don't lie last, the results of
-    convolutions on tensor cores are turned round by a kernel of their own, as their images are.
+    is, as elementwise kernels of several types then do, `pads`: products are padded where that is faster, `turned`:
+    where channels don't lie last, the results of convolutions on tensor cores are turned round by a kernel of their
+    own, as their images are.
     """
 
     tf32: frozenset[str] = frozenset()

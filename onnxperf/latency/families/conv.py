@@ -107,8 +107,8 @@ def _library_slots(works: Works, cards: Cards) -> Array:
     """Issue slots of a library's depthwise kernels: a tap (load, bounds check, multiply-add) takes a thread `slots`;
     `slots_last` in NHWC, in four bytes `last` times as many, and the gradient of weights `small_filter`, of filters of
     more than `SMALL_FILTER` taps `large_filter`; `slots_plain` in NCHW in other types than FP16, but for an engine,
-    which times kernels. From Hopper's memory on it shows that a library loads each element of the image, in `element`
-    slots, `element_last` in NHWC, and in NCHW prepares each channel of an image, in `plane`; two bytes.
+    which times kernels. In FP16 a library also takes `element` slots to load an element of the image, `element_last` in
+    NHWC, and `plane` for each channel of an image in NCHW; slower memory hides both.
     """
     coef, depthwise, timed = cards.constants.convolution, cards.constants.depthwise, works["timed"] > 0
     half = np.array([[w.dtype == "float16"] for w in works.each])
