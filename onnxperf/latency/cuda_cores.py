@@ -87,8 +87,7 @@ def cuda_cores(works: Works, p: Product, cards: Cards) -> KernelTerms:
     w = _waves(works, p.k, grid.blocks, tile, cards)
     compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
     moved = _traffic(works, p, tile, grid, w, cards)
-    split_s = np.where(tile.splits > 1, cards.constants.launch["split_s"], 0.0)
-    launch = cards.constants.launch["kernel_s"] * cards.launch + split_s
+    launch = cards.constants.launch["kernel_s"] * cards.launch + np.where(tile.splits > 1, _split_s(works, p, cards), 0.0)
     overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
     seconds = pnorm(overlapped, moved.scattered_s, p=coef["unshared_norm"]) + moved.store_s + launch
     useful = np.minimum(works.matrix / (works.rate * w.efficiency) * cards.compute, compute)
@@ -101,8 +100,8 @@ def cuda_cores(works: Works, p: Product, cards: Cards) -> KernelTerms:
         compute=useful, memory=np.maximum(np.maximum(moved.dram_s, moved.l2_s), moved.scattered_s),
         latency=compute - useful, launch=launch, seconds=seconds,
         variant=variant_names("{}x{}", tile.splits, tile.columns, tile.rows), workspace=moved.partial_bytes / 2,
-        launches=np.where(tile.splits > 1, 2, 1), occupancy=np.minimum(w.waves, 1),
-        executed_share=1 + coef["padding_power"] * (padded - 1), detail=detail,
+        launches=np.where(tile.splits > 1, np.where(_by_atomics(works, p, cards), 4, 2), 1),
+        occupancy=np.minimum(w.waves, 1), executed_share=1 + coef["padding_power"] * (padded - 1), detail=detail,
     )  # fmt: skip
 
 
@@ -207,7 +206,7 @@ def library_tile(works: Works, p: Product, cards: Cards) -> Tile:
     for columns, rows in _library_tiles(works, p, cards):
         warps, resident = _warps(columns, rows)
         tiles_of_all = p.batch * np.ceil(p.n / columns) * np.ceil(p.m / rows)
-        split = _most_splits(p, tiles_of_all, resident, cards)
+        split = _most_splits(works, p, tiles_of_all, resident, cards)
         tiles += [(Tile(columns, rows, x, warps, resident), tiles_of_all * x) for x in (np.ones_like(split), split)]
     seconds = [_selection_s(works, p, t, blocks, cards) for t, blocks in tiles]
     candidates = [np.stack(np.broadcast_arrays(*t, s)) for (t, _), s in zip(tiles, seconds, strict=True)]
@@ -238,17 +237,39 @@ def _warps(columns: Array, rows: Array) -> tuple[Array, Array]:
     return warps, np.maximum(1, np.floor(np.where(narrow, 32, 16) / warps))
 
 
-def _most_splits(p: Product, tiles: Array, resident: Array, cards: Cards) -> Array:
+def _most_splits(works: Works, p: Product, tiles: Array, resident: Array, cards: Cards) -> Array:
     """Into how many parts k is split where it is split, [n, g]: as many as let the blocks fill `fill` waves of all
     resident blocks, `splits` at most, in parts of at least `part` elements. Batched products are not split, nor are
-    others on the large dies from Ampere on, GA100 and GH100, but where tiles of 128 x 128 would give work to no more
-    than the share `few` of the SMs: kernels there split k inside a block.
+    others on the large dies from Ampere on, GA100 and GH100, but where they have few tiles of 128 x 128: no more for an
+    SM than `few`, as kernels there split k inside a block, or `few_bare` from Hopper on without a bias.
     """
     coef = cards.constants.cuda_core_tiles
     most = np.minimum(np.floor(coef["fill"] * cards.sms * resident / tiles), p.k / coef["part"])
+    bare = (cards.major >= 9) & (works.vector == 0)
     inside = (cards.major >= 9) | (cards.major == 8) & (cards.lanes < 128)
-    whole = (p.batch > 1) | inside & (p.m * p.n > coef["few"] * 128 * 128 * cards.sms)
-    return np.where(whole, 1, np.clip(np.floor(most), 1, coef["splits"]))
+    whole = (p.batch > 1) | inside & (_large_tiles(p, cards) > np.where(bare, coef["few_bare"], coef["few"]))
+    return np.where(whole, 1, np.clip(np.floor(most), 1, np.where(_by_atomics(works, p, cards), 2, coef["splits"])))
+
+
+def _large_tiles(p: Product, cards: Cards) -> Array:
+    """How many tiles of 128 x 128 a single product has for each SM, [n, g]."""
+    return np.asarray(p.m * p.n / (128 * 128 * cards.sms))
+
+
+def _by_atomics(works: Works, p: Product, cards: Cards) -> Array:
+    """Whether blocks add the parts of k to the result by atomics where k is split, [n, g]: in products with a bias from
+    Hopper on, which then split it in two at most, but for those of fewer tiles than `few_biased`.
+    """
+    few = cards.constants.cuda_core_tiles["few_biased"]
+    return np.asarray((cards.major >= 9) & (works.vector > 0) & (_large_tiles(p, cards) > few))
+
+
+def _split_s(works: Works, p: Product, cards: Cards) -> Array:
+    """Seconds [n, g] of what a product takes more where k is split: a kernel that sums the parts or, with atomics, three
+    that clear the result, scale it and add the bias.
+    """
+    atomics_s = cards.constants.cuda_core_tiles["atomics_s"]
+    return cards.constants.launch["split_s"] + np.where(_by_atomics(works, p, cards), atomics_s, 0.0)
 
 
 def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards) -> Array:
@@ -259,6 +280,6 @@ def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Car
     w = _waves(works, p.k, blocks, tile, cards)
     largest = tile.columns * tile.rows >= 128 * 128
     open_to = (cards.major >= 7) | (works.vector > 0) | largest | (p.m >= tile.rows)
-    sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + cards.constants.launch["split_s"]
+    sums_s = 2 * SUM_BYTES * tile.splits * p.batch * p.m * p.n / cards.bandwidth + _split_s(works, p, cards)
     seconds = w.counted * (w.block_s + w.prologue_s) + np.where(tile.splits > 1, sums_s, 0.0)
     return np.where(open_to, seconds, np.inf)

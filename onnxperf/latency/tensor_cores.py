@@ -288,7 +288,8 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
 
     DRAM serves the weights that are not in L2, and the part of operands and results that L2 can't hold; they can fill
     the share `hot` of it. Partial sums of split-K go through L2. The store that is not hidden takes
-    `store` / (1 + part_k / `store_k`) of the result's time in L2: more where k is short.
+    `store` / (1 + part_k / `store_k`) of the result's time in L2: more where k is short. Where TMA feeds tensor cores,
+    kernels that add a bias hide nothing of it up to `biased_k` elements of k.
     """
     coef = cards.constants.tensor_gemm
     moving = works.bytes - works.weights
@@ -299,7 +300,9 @@ def _traffic(works: Works, p: Product, t: Tiling, driving: Driving, cards: Cards
     l2_Bps = cards.l2_stream_Bps * driving.l2
     l2_s = (works.bytes + partial_bytes) / l2_Bps
     seconds = pnorm(dram_s, l2_s, p=coef["norm_memory"]) * cards.memory
-    store_s = coef["store"] * works.written / l2_Bps / (1 + t.part_k / coef["store_k"]) * cards.memory
+    bare = in_bulk(cards) & (works.vector > 0) & (p.k <= coef["biased_k"])
+    shown = np.where(bare, 1.0, coef["store"] / (1 + t.part_k / coef["store_k"]))
+    store_s = shown * works.written / l2_Bps * cards.memory
     return Traffic(dram_bytes, dram_s, l2_s, seconds, store_s, partial_bytes)
 
 

@@ -180,7 +180,11 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
     changed["tensor_gemm.norm"] = _norm(cards)
     splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
+    plain = _as_it_lies(works, s, cards) & in_bulk(cards)
+    splits = np.where(plain, cards.constants.tensor_gemm["splits"], splits)
     changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
+    bulk_start = np.where(in_bulk(cards), coef["bulk_start"], 1.0)
+    changed["tensor_gemm.start_cycles"] = cards.constants.tensor_gemm["start_cycles"] * bulk_start
     mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
     slower = np.where(_by_older(works, s, cards), mma_share, 1.0)
     changed["tensor_gemm.rate"] = cards.constants.tensor_gemm["rate"] * slower

@@ -32,6 +32,7 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     each = each + coef["switched_slots"] * works["switched"]
     slots = each * works["elements"]
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
+    loop_s = loop_s + works["scaled"] * works["plane"] * coef["plane_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + works["switched"] * coef["switched_s"] * cards.compute
     nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])
     return elementwise(works, cards, nbytes, slots, coef["each"], loop_s)
