@@ -133,6 +133,7 @@ def group_query_axes(op: Operator, *, num_heads: int, kv_num_heads: int) -> Axes
 def attention(
     op: Operator, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, past: Maybe = None, filled: Maybe = None, *,
     q_num_heads: int = 1, kv_num_heads: int = 1, is_causal: int = 0, softcap: float = 0.0, left_window_size: int = -1,
+    alone: int = 0,
 ) -> Work:  # fmt: skip
     """2 B heads q (past + k) (dim + dim_v); a boolean mask costs 1 per score, as one that is added; of a cache the mean
     of what is `filled` counts, where that is known."""
@@ -145,7 +146,8 @@ def attention(
     if is_causal and left_window_size >= 0:
         keys = min(keys, left_window_size + queries)
     dim_v = layout(v, kv_num_heads)[2]
-    size = Attention(q.shape[0], heads, kv_heads, queries, keys, dim, dim_v, bool(is_causal))
+    sizes = (q.shape[0], heads, kv_heads, queries, keys, dim, dim_v)
+    size = Attention(*sizes, causal=bool(is_causal), alone=bool(alone), masked=bool(given(mask)))
     return attend(op, size, masks=given(mask), softcap=softcap, read=read)
 
 

@@ -182,6 +182,7 @@ class Pointwise(NamedTuple):
     scaled: bool = False
     plane: int = 0
     switched: bool = False
+    sigmoid: bool = False
     across: int = 0
     run: int = 1
 
@@ -203,7 +204,8 @@ class Move(NamedTuple):
 class Attention(NamedTuple):
     """softmax(Q K^T) V in one kernel: Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim].
 
-    shared: V is the first dim_v elements of each key, and read with it.
+    shared: V is the first dim_v elements of each key, and read with it. alone: a framework calls a library's kernel, and
+    nothing that an engine of language models runs around one: no plan, no cache to write. masked: by a tensor.
     """
 
     batch: int
@@ -215,6 +217,8 @@ class Attention(NamedTuple):
     dim_v: int
     causal: bool
     shared: bool = False
+    alone: bool = False
+    masked: bool = False
 
 
 class Recurrent(NamedTuple):

@@ -91,6 +91,8 @@ FLOPS: dict[str, int] = {
 
 
 #: Vector FLOPs of activations that are fused into GEMMs and convolutions, where `FLOPS` does not have their name.
+#: Operators that are next to nothing but a sigmoid.
+SIGMOIDS = frozenset({"Sigmoid", "SwiGLU", "Swish", "com.microsoft::QuickGelu"})
 FUSED = {"Clip": 2, "RELU": 1, "GELU": GELU, "Gelu": GELU, "FastGelu": GELU_TANH, "QuickGelu": SIGMOID + 2}
 
 
@@ -101,7 +103,8 @@ def activated(activation: str) -> int:
 
 def costing(op: Operator, flops: int) -> Work:
     """Pointwise work with this number of vector FLOPs per output element."""
-    return work(op, Pointwise(op.out.size, spread(op)), vector=op.out.size * flops)
+    size = Pointwise(op.out.size, spread(op), sigmoid=op.type in SIGMOIDS)
+    return work(op, size, vector=op.out.size * flops)
 
 
 def spread(op: Operator) -> bool:

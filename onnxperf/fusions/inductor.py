@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from onnxperf.fusions.inductor_loops import Box, Loop, Read, View, preferred
 from onnxperf.fusions.inductor_memory import HALF, REDUCTIONS, Memory, Ways, copied, number, parts_of
-from onnxperf.fusions.torch_calls import ROLL
+from onnxperf.fusions.torch_calls import ALONE, ROLL
 from onnxperf.fusions.torch_strides import (
     Shape,
     Strides,
@@ -459,7 +459,7 @@ def attention(m: Memory, o: Operator) -> None:
         t and (_padded(m, o, t) if i < 3 and t.shape[-1] % PADDED_HEAD else m.as_read(t, o, fits(t)))
         for i, t in enumerate(o.inputs)
     ]
-    t = o.out
+    t, o = o.out, replace(o, attrs={**o.attrs, ALONE: 1})
     if t.rank != 4:
         _made(m, replace(o, inputs=tuple(read)))
         return

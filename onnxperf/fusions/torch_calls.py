@@ -23,6 +23,8 @@ FOLDED_BIAS = re.compile(r"\.weight_bias$|^onnx::Conv_\d+$")
 OWN_BIAS = re.compile(r"(^|\.)bias$")
 #: torch.addcmul, and the name that torch.onnx.export(dynamo=True) gives its result.
 ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
+#: An attention that is a library's kernel and nothing else (`op_models.Attention.alone`).
+ALONE = "alone"
 #: torch.roll along one axis.
 ROLL = "torch::roll"
 #: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.

@@ -17,7 +17,7 @@ from onnxperf.latency.cards import Cards, Works
 from onnxperf.latency.cuda_cores import cuda_cores
 from onnxperf.latency.tensor_cores import Product
 from onnxperf.latency.terms import Array, KernelTerms, counted_waves, hidden_latency, pnorm
-from onnxperf.latency.traffic import load_s, traffic
+from onnxperf.latency.traffic import load_s, overlap, traffic
 
 SUMS_IN_FP32 = ("float32", "float16", "bfloat16")  # on CUDA cores, by libraries
 BYTES = 4  # of an element in FP32
@@ -254,7 +254,7 @@ def _l2_s(number: Array, rows: int, columns: int, k: Array, width: int, cards: C
 
 def stream_s(nbytes: Array, cards: Cards) -> Array:
     """Seconds to move so many bytes through DRAM, or through L2 where it holds them."""
-    return traffic(nbytes, cards, cards.constants.pointwise["norm"])[0]
+    return traffic(nbytes, cards, overlap(cards))[0]
 
 
 def _swept_s(works: Works, s: Shape, cards: Cards, sweeps: Array) -> Array:

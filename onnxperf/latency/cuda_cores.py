@@ -87,7 +87,9 @@ def cuda_cores(works: Works, p: Product, cards: Cards) -> KernelTerms:
     w = _waves(works, p.k, grid.blocks, tile, cards)
     compute = w.counted * (w.block_s + w.prologue_s) * cards.compute
     moved = _traffic(works, p, tile, grid, w, cards)
-    launch = cards.constants.launch["kernel_s"] * cards.launch + np.where(tile.splits > 1, _split_s(works, p, cards), 0.0)
+    launch = cards.constants.launch["kernel_s"] * cards.launch + np.where(
+        tile.splits > 1, _split_s(works, p, cards), 0.0
+    )
     overlapped = pnorm(compute, moved.dram_s, moved.l2_s, p=coef["norm"])
     seconds = pnorm(overlapped, moved.scattered_s, p=coef["unshared_norm"]) + moved.store_s + launch
     useful = np.minimum(works.matrix / (works.rate * w.efficiency) * cards.compute, compute)

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxperf.latency.cards import Cards, Works
+from onnxperf.latency.tensor_cores import in_bulk
 from onnxperf.latency.terms import Array, KernelTerms, choose, fastest, held_back, held_share, pnorm, variant_names
 
 STEP = 128  # keys that a block takes at once
 MOST_SHARED = 64  # query heads of one head of keys, at most, that a block takes together
+SINGLE_KEYS = 64  # that PyTorch's kernels on CUDA cores take at once (fmha_cutlassF_f32_aligned_64x64_rf)
 MOST_DECODED = 16  # queries, at most, to a longer cache, for which a kernel can split the keys
 
 
@@ -80,13 +82,14 @@ class Blocks(NamedTuple):
 
 
 class StandIn(NamedTuple):
-    """Factors [n, g] on arithmetic, memory traffic and start where libraries lack a kernel for the head and the types,
-    and a slower one stands in; 1 elsewhere.
+    """Factors [n, g] on arithmetic, memory traffic, start and a block's clocks where another kernel runs, for one that
+    libraries lack for the head and the types, or as a framework calls it by itself; 1 elsewhere.
     """
 
     arithmetic: Array
     memory: Array
     start: Array
+    block: Array
 
 
 class Step(NamedTuple):
@@ -150,10 +153,10 @@ def _kernel(works: Works, cards: Cards, dram_share: Array, decode: Array) -> Ker
     blocks = _blocks(works, heads, cards, classes, decode)
     # constants of a decode's kernels, and of those for many queries
     of_kind = {name: np.where(blocks.decode, coef["few"][name], coef["many"][name]) for name in coef["few"]}
-    slower = _stand_in(heads, blocks, classes, coef["stand_in"])
+    slower = _alone(works, heads, cards, _stand_in(heads, blocks, classes, coef["stand_in"]))
     unusual = classes.tcgen05 & ~heads.shared & (heads.dim > 128) & (heads.dim % 128 != 0)  # a compiler's kernel
     step = _step(works, heads, blocks, cards, classes, unusual)
-    arithmetic = _arithmetic(heads, blocks, step, cards, of_kind, slower.arithmetic)
+    arithmetic = _arithmetic(heads, blocks, step, cards, of_kind, slower)
     moved = _traffic(works, heads, blocks, cards, classes, dram_share)
     longer_s = np.maximum(moved.dram_s, moved.l2_s) * slower.memory
     launch = _launch(heads, blocks, cards, classes, of_kind, np.where(unusual, coef["odd_start"], slower.start))
@@ -225,7 +228,8 @@ def _blocks(works: Works, h: Heads, cards: Cards, classes: Classes, decode: Arra
     most_splits = np.minimum(coef["fill"] * cards.sms / unsplit, np.ceil(h.keys / coef["part"]))
     splits = np.maximum(np.floor(np.where(decode, most_splits, 1)), 1)
     visible = h.keys - causal * np.maximum(np.minimum(h.queries, h.keys) - tile_rows / heads, 0) / 2
-    steps = 16 * np.ceil(visible / splits / 16) / STEP
+    together = np.where((works["alone"] > 0) & ~cards.tensor(works.pipes), SINGLE_KEYS, 16)
+    steps = together * np.ceil(visible / splits / together) / STEP
     longest = np.where(causal > 0, np.maximum(steps, h.keys / STEP), steps)
     xqa, available = xqa & (h.group > 1) & (h.dim > 64), exists & ((tile_rows > 16) | rows_of_16)
     return Blocks(
@@ -249,6 +253,21 @@ def _stand_in(h: Heads, b: Blocks, classes: Classes, rules: Sequence[Mapping[str
             holds = holds & (h.kv_8_bits == (rule["cache"] == 8))
         factors = [np.where(holds, rule.get(name, x), x) for name, x in zip(StandIn._fields, factors, strict=True)]
     return StandIn(*factors)
+
+
+def _alone(works: Works, h: Heads, cards: Cards, usual: StandIn) -> StandIn:
+    """The factors where a framework calls a kernel by itself: the share `alone_start` of the start on tensor cores, and
+    where TMA feeds these, `by_cudnn` of a block's clocks for heads of whole words of 16 bytes and without a mask, which
+    cuDNN's kernels take. On CUDA cores a kernel takes steps of SINGLE_KEYS keys and `single` times as long.
+    """
+    coef, alone = cards.constants.attention, works["alone"] > 0
+    half = alone & cards.tensor(works.pipes)
+    by_cudnn = half & in_bulk(cards) & (h.dim % 8 == 0) & (works["masked"] == 0)
+    return usual._replace(
+        arithmetic=usual.arithmetic * np.where(alone & ~half, coef["single"], 1.0),
+        start=usual.start * np.where(half, coef["alone_start"], 1.0),
+        block=usual.block * np.where(by_cudnn, coef["by_cudnn"], 1.0),
+    )
 
 
 def _step(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, unusual: Array) -> Step:
@@ -280,7 +299,7 @@ def _wide(b: Blocks) -> Array:
     return np.asarray(b.decode & (b.tile_rows > 16))
 
 
-def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array], slower: Array) -> Arithmetic:
+def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str, Array], other: StandIn) -> Arithmetic:
     """pnorm(counted waves x seconds of a block, the chain of dependent steps; 2.5).
 
     A block takes `block` clocks, `row` for each element of its queries, and its steps. A partial last wave is counted
@@ -289,14 +308,16 @@ def _arithmetic(h: Heads, b: Blocks, s: Step, cards: Cards, of_kind: Mapping[str
     those of the longest block. A step in a chain takes pnorm(its seconds, `chain` clocks; 3).
     """
     coef = cards.constants.attention
-    start_clocks = np.where(_wide(b), coef["wide"], of_kind["block"]) + of_kind["row"] * s.rows * h.dims / 2
+    start_clocks = (
+        np.where(_wide(b), coef["wide"], of_kind["block"]) * other.block + of_kind["row"] * s.rows * h.dims / 2
+    )
     block_s = start_clocks / cards.tensor_hz + b.steps * s.seconds
     waves = b.number / cards.sms
     counted = waves + of_kind["wave"] * (1 - b.causal) * (np.ceil(waves) - waves)
     rounds = np.ceil(waves / 2)
     chained_s = pnorm(s.seconds, np.broadcast_to(of_kind["chain"] / cards.tensor_hz, s.seconds.shape), p=3.0)
     latency = rounds * coef["latency"] / cards.tensor_hz + ((rounds - 1) * b.steps + b.longest_steps) * chained_s
-    return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * slower * cards.compute)
+    return Arithmetic(waves, counted, pnorm(counted * block_s, latency, p=2.5) * other.arithmetic * cards.compute)
 
 
 def _traffic(works: Works, h: Heads, b: Blocks, cards: Cards, classes: Classes, dram_share: Array) -> Traffic:

@@ -12,7 +12,7 @@ from onnxperf.latency.terms import Array, KernelTerms, held_share, plain_terms, 
 
 
 def traffic(
-    nbytes: Array, cards: Cards, norm: float, reread_bytes: Array | float = 0.0, miss: Array | float = 0.0,
+    nbytes: Array, cards: Cards, norm: Array | float, reread_bytes: Array | float = 0.0, miss: Array | float = 0.0,
     cold_bytes: Array | float = 0.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Seconds of memory traffic [n, g], and the bytes of it that come from DRAM.
@@ -20,19 +20,27 @@ def traffic(
     nbytes [n, 1]: read or written once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: the
     exponent of `pnorm`, which joins the times of DRAM and L2. cold_bytes: of nbytes, weights, which come from DRAM, as
     a whole run has passed by since they were read last. Data that are still in L2 are not read from DRAM; they
-    can fill the share `resident` of L2, all partitions together. Source: fitted to the FP32 elementwise and row kernels
+    can fill the share `resident` of L2, all partitions together; the more of one they fill, the slower is L2, by the
+    share `far`. Source: fitted to the FP32 elementwise and row kernels
     of NeuSight's data and to gpu-benches' copies.
     """
     in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes - cold_bytes + reread_bytes * miss) + cold_bytes
     l2_bytes = nbytes + reread_bytes
-    dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / cards.l2_stream_Bps
+    far = np.where(cards.l2_near < cards.l2, cards.constants.l2["far"], 0.0) * np.minimum(nbytes / cards.l2_near, 1.0)
+    dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / (cards.l2_stream_Bps * (1 - far))
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
 
 def wasted(run_bytes: Array, short_run_bytes: float) -> Array:
     """Bytes that memory moves in vain for each byte of a contiguous run of so many."""
     return np.maximum(short_run_bytes / run_bytes - 1, 0.0)
+
+
+def overlap(cards: Cards) -> Array:
+    """How DRAM, L2, issue and latency of an elementwise kernel join on each card, an exponent of `pnorm` [1, g]."""
+    coef = cards.constants.pointwise
+    return np.where(cards.major >= 9, coef["late_norm"], coef["norm"])
 
 
 def load_s(cards: Cards) -> Array:
@@ -58,17 +66,18 @@ def elementwise(
     Weights come from DRAM, as the rest of a run has passed by since they were read last: a load from there.
     """
     coef = cards.constants.pointwise
-    memory, dram_bytes = traffic(nbytes, cards, coef["norm"], cold_bytes=np.minimum(works.weights, nbytes))
+    norm = overlap(cards)
+    memory, dram_bytes = traffic(nbytes, cards, norm, cold_bytes=np.minimum(works.weights, nbytes))
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
     latency = works["elements"] / (each * cards.sms * cards.threads) * coef["trip_s"] * cards.memory + waits_s
     cold_s = np.where(works.weights > 0, load_s(cards), 0.0) * cards.memory
     detail = {"DRAM bytes": dram_bytes}
-    return started(compute, memory, cold_s / cards.launch, works["elements"], coef["norm"], cards, detail, latency)
+    return started(compute, memory, cold_s / cards.launch, works["elements"], norm, cards, detail, latency)
 
 
 def started(
-    compute: Array, memory: Array, more_s: Array | float, threads: Array, norm: float, cards: Cards,
+    compute: Array, memory: Array, more_s: Array | float, threads: Array, norm: Array | float, cards: Cards,
     detail: dict[str, Array], latency: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """start + pnorm(busy, memory; norm): the start and drain of a kernel overlap with nothing.

@@ -139,13 +139,29 @@ class _Placing:
                 o = replace(o, attrs={**o.attrs, "threads": prod(o.out.shape[2:])})
         elif o.type.startswith("Reduce"):
             o = replace(o, attrs={**o.attrs, RUN: 1}) if adds_columns(o, self.of(x)) else o
+        elif o.type == "Attention":
+            self.strides[o.out.name] = dense(x.shape, self.of(x)) if x.shape == o.out.shape else contiguous(o.out.shape)
+            o = replace(o, attrs={**o.attrs, torch_calls.ALONE: 1})
         elif like := next((t for t in o.present if t.shape == o.out.shape), None):
             self.strides[o.out.name] = dense(like.shape, self.of(like))
             if o.type in FLOPS:
                 o = self.across(o)
             if o.type in BATCH_NORMS and suggests_last(x.shape, self.of(x)):
                 o = replace(o, attrs={**o.attrs, "memory_format": "channels_last"})
+            if o.type == "BatchNormalization" and x.dtype in NARROW and o.present[-1].dtype == x.dtype:
+                o = self.normed(o)
         self.placed.append(o)
+
+    def normed(self, o: Operator) -> Operator:
+        """A batch norm in inference whose statistics have 16 bits as well, which cuDNN does not take: PyTorch's own, which
+        takes roots of the variances in a kernel before (aten/src/ATen/native/cuda/Normalization.cu).
+        """
+        variance = o.present[-1]
+        root = replace(variance, name=f"{o.name}#deviation", dtype="float32", kind="activation", value=None)
+        self.placed.append(
+            replace(o, name=root.name, type="Reciprocal", version=0, inputs=(variance,), outputs=(root,), attrs={})
+        )
+        return replace(o, inputs=(*o.inputs[:4], root))
 
     def across(self, o: Operator) -> Operator:
         """An elementwise operator, and how many bytes of operands lie in another order of axes than its result."""

@@ -28,11 +28,15 @@ from onnxperf.latency.padding import larger_batches
 from onnxperf.latency.processor import joined, lanes, moving, on_integers, scaling_s
 from onnxperf.latency.tensor_cores import Product, in_bulk, tensor_cores
 from onnxperf.latency.terms import RUNNER_UP, Array, KernelTerms, choose, fastest, plain_terms, pnorm, runner_up
+from onnxperf.latency.traffic import overlap
 from op_models import BITS, Conv, Work
 
 WEIGHTS_BLOCK = 512  # threads of a block of conv_depthwise2d_grad_weight_kernel, at most
 SMALL_FILTER = 25  # taps for which cuDNN has depthwise kernels (sm90_xmma_depthwise_convolution_wgrad)
 PACKED = 4  # channels of an image in one word of an 8-bit format
+
+#: Kernels around a convolution whose groups are widened.
+WIDENING = 4
 
 
 def conv(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
@@ -99,7 +103,7 @@ def depthwise(works: Works, cards: Cards) -> KernelTerms:
     again_s = np.where(again, works["taps"] * works.read, 0.0) / cards.l2_stream_Bps * cards.memory
     memory = np.maximum(stream_s(works.bytes, cards), again_s) + _padding_s(works, cards)
     launch = cards.constants.launch["kernel_s"] * cards.launch
-    seconds = pnorm(compute, memory, p=cards.constants.pointwise["norm"]) + launch
+    seconds = pnorm(compute, memory, p=overlap(cards)) + launch
     return plain_terms(compute, memory, 0.0, launch, seconds)._replace(variant=np.full(memory.shape, "direct"))
 
 
@@ -180,11 +184,10 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
     changed["tensor_gemm.norm"] = _norm(cards)
     splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
-    plain = _as_it_lies(works, s, cards) & in_bulk(cards)
-    splits = np.where(plain, cards.constants.tensor_gemm["splits"], splits)
+    single = _as_it_lies(works, s, cards) & in_bulk(cards) & (s.images == 1)
+    splits = np.where(single, cards.constants.tensor_gemm["splits"], splits)
     changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
-    bulk_start = np.where(in_bulk(cards), coef["bulk_start"], 1.0)
-    changed["tensor_gemm.start_cycles"] = cards.constants.tensor_gemm["start_cycles"] * bulk_start
+    changed["tensor_gemm.start_cycles"] = cards.constants.tensor_gemm["start_cycles"] * _start_share(s, cards)
     mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
     slower = np.where(_by_older(works, s, cards), mma_share, 1.0)
     changed["tensor_gemm.rate"] = cards.constants.tensor_gemm["rate"] * slower
@@ -195,13 +198,16 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     few = _group_by_group(works, s, cards)
     transposed = np.maximum(1 - works["last"], few) * ~_as_it_lies(works, s, cards)
     transpose_s = transposed * _transpose_s(works, s, cards)
-    late_s = np.where(_as_it_lies(works, s, cards) & (works["last"] == 0), 0.0, coef["late"]["start_s"])
+    product_alone = _as_it_lies(works, s, cards) & ((works["last"] == 0) | in_bulk(cards))
+    late_s = np.where(product_alone, 0.0, coef["late"]["start_s"])
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), late_s)
     stores = np.where(_without_words(works, s, cards) & (works.width == 2), coef["stored"], 0.0)
     transpose_s = transpose_s + _padding_s(works, cards)
     transpose_s = transpose_s + stores * works.written / works.width / cards.issue * cards.compute
-    alone = np.where(few, s.groups, 1)
-    launch = (start_s + (2 * transposed * alone + alone - 1) * kernel_s) * cards.launch
+    alone, widened = np.where(few, s.groups, 1), _widened(works, s, cards)
+    transpose_s = transpose_s + widened * stream_s(2 * (s.x_bytes + works.written), cards)
+    more = 2 * transposed * alone + alone - 1 + WIDENING * widened
+    launch = (start_s + more * kernel_s) * cards.launch
     seconds = bare.seconds + (compute - bare.compute) + (latency - bare.latency) + launch + transpose_s
     by_groups_s = np.maximum(_by_groups_s(works, s, cards), _gathered_s(works, s, cards) + transpose_s)
     compute, seconds = np.maximum(compute, by_groups_s), np.maximum(seconds, by_groups_s)
@@ -212,9 +218,18 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     terms = bare._replace(
         compute=compute, memory=bare.memory + transpose_s, latency=latency, launch=bare.launch + launch,
         seconds=seconds, workspace=bare.workspace + transposed * s.x_bytes,
-        launches=bare.launches + (2 * transposed * alone + alone - 1).astype(int), detail=detail,
+        launches=bare.launches + more.astype(int), detail=detail,
     )  # fmt: skip
     return _with_padding(terms, product, s, cards)
+
+
+def _start_share(s: Shape, cards: Cards) -> Array:
+    """Of a product's start, what a convolution takes, [n, g]: where TMA feeds tensor cores, `bulk_start` with little work
+    and all of it with a tile of 128 x 128 for each SM.
+    """
+    least = np.where(in_bulk(cards), cards.constants.tensor_convolution["bulk_start"], 1.0)
+    tiles = s.images * s.out * s.groups * s.cout / (128 * 128)
+    return np.asarray(least + (1 - least) * np.minimum(tiles / cards.sms, 1))
 
 
 def _norm(cards: Cards) -> Array:
@@ -256,6 +271,14 @@ def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
     """
     few = (s.groups > 1) & (s.groups <= cards.constants.tensor_convolution["few_groups"]) & (s.cin >= 32)
     return np.asarray(few & (works["planned"] == 0) & of_direction(works, "forward") & in_bulk(cards))
+
+
+def _widened(works: Works, s: Shape, cards: Cards) -> Array:
+    """Whether channels of groups are widened to a power of two and narrowed again, [n, g]: from Hopper on, by WIDENING
+    kernels that clear and copy image and result (tensorTransformGeneric; groups of 24 and 48 channels on H200 and H100).
+    """
+    odd = (s.groups > 1) & (s.cin > 16) & (np.log2(s.cin) % 1 > 0) & ~_group_by_group(works, s, cards)
+    return np.asarray(odd & (works["planned"] == 0) & in_bulk(cards))
 
 
 def _transpose_s(works: Works, s: Shape, cards: Cards) -> Array:

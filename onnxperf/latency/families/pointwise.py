@@ -17,7 +17,7 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
-    takes `spread_slots` where its places are computed, `single_slots` where it is loaded by itself, `window_slots` and
+    takes `spread_slots` where its places are computed, and the kernel `spread_s` more, `single_slots` where it is loaded by itself, `window_slots` and
     `tap_slots` for each tap where it is made of a window; where its channel scales it `scaled_slots`, but a block of
     one channel and image no less than `plane_slots`, and `plane_gddr` of that without HBM; `switched_slots` where its
     type is asked for, and the kernel `switched_s` more. A thread that loops waits `loop_clocks` for each of its steps.
@@ -30,8 +30,10 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     of_block = plane_slots / np.maximum(works["plane"], 1) * (works["plane"] > 0)
     each = each + works["scaled"] * np.maximum(coef["scaled_slots"], of_block)
     each = each + coef["switched_slots"] * works["switched"]
-    slots = each * works["elements"]
+    spared = works["sigmoid"] * (1 - coef["sigmoid"]) * coef["slots_per_flop"] * works.vector
+    slots = each * works["elements"] - spared
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
+    loop_s = loop_s + works["spread"] * coef["spread_s"] * cards.compute
     loop_s = loop_s + works["scaled"] * works["plane"] * coef["plane_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + works["switched"] * coef["switched_s"] * cards.compute
     nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])

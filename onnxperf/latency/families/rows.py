@@ -23,6 +23,9 @@ from op_models import Rows, Work
 from op_models.core import IN_REGISTERS
 
 
+SHORT_ROW = 128  # elements of a row up to which a warp takes two (softmax_warp_forward, PersistentSoftmax.cuh)
+
+
 class Kind(NamedTuple):
     """Rows as columns [n, 1], and masks that say which kernel reads them.
 
@@ -91,7 +94,8 @@ def _swept(works: Works, cards: Cards) -> KernelTerms:
     issued = np.maximum(all_parts / cards.sms, 1) * grid.threads * slots
     issue_s = issued / (cards.schedulers * 32 * cards.hz) * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)
-    row_s = np.where(kind.own_block, coef["shared_s"], coef["row_s"] + coef["step_s"] * steps)
+    row_s = np.where(kind.in_registers, coef["warp_s"], coef["row_s"] + coef["step_s"] * steps)
+    row_s = np.where(kind.own_block, coef["shared_s"], row_s)
     latency = np.ceil(all_parts / grid.in_flight) * row_s
     joined_s = np.where(grid.parts > 1, cards.constants.launch["kernel_s"] / cards.launch, 0.0)
     detail = {"threads of a row": grid.threads, "rows in flight": open_rows}
@@ -122,7 +126,10 @@ def _grid(works: Works, kind: Kind, cards: Cards, coef: Mapping[str, Any]) -> Gr
     threads = np.where(kind.own_block, works["block"], np.where(kind.in_registers, 32, threads))
     resident = np.minimum(cards.threads, coef["resident_threads"])
     blocks = np.minimum(resident // np.maximum(threads, 128), coef["blocks_per_sm"])  # of several warps, on an SM
-    warps = cards.threads / threads / np.where(kind.in_registers, 2, 1)  # rows in registers: room for half the threads
+    room = np.where(
+        kind.width <= SHORT_ROW, 1, 2
+    )  # a warp holds two short rows; registers have room for half the warps
+    warps = cards.threads / threads / np.where(kind.in_registers, room, 1)
     in_flight = cards.sms * np.where(threads < 128, warps, np.maximum(blocks, 1))
     split = np.minimum(np.floor(in_flight / kind.number), kind.width / coef["split_elements"])
     return Grid(threads, in_flight, np.maximum(np.floor(np.where(kind.reduction, split, 1)), 1))
