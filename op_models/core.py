@@ -183,6 +183,7 @@ class Pointwise(NamedTuple):
     plane: int = 0
     switched: bool = False
     sigmoid: bool = False
+    compiled: bool = False
     across: int = 0
     run: int = 1
 
@@ -204,8 +205,8 @@ class Move(NamedTuple):
 class Attention(NamedTuple):
     """softmax(Q K^T) V in one kernel: Q[batch, heads, queries, dim], K[batch, kv_heads, keys, dim].
 
-    shared: V is the first dim_v elements of each key, and read with it. alone: a framework calls a library's kernel, and
-    nothing that an engine of language models runs around one: no plan, no cache to write. masked: by a tensor.
+    shared: V is the first dim_v elements of each key, and read with it. alone: a framework calls a library's kernel,
+    without what an engine of language models runs around one: a plan, writing a cache. masked: by a tensor.
     """
 
     batch: int

@@ -275,5 +275,5 @@ def triton(
     rows: int = 0, width: int = 0, passes: int = 0,
 ) -> Work:  # fmt: skip
     """A kernel of torch.compile: elements `read` and `written` of each tensor, `flops` in all, `rows` of `width`."""
-    size = Rows(rows, width, passes) if rows else Pointwise(elements)
+    size = Rows(rows, width, passes) if rows else Pointwise(elements, compiled=True)
     return work(op, size, vector=flops, read=dict(enumerate(read)), written=dict(enumerate(written)))

@@ -153,8 +153,8 @@ class _Placing:
         self.placed.append(o)
 
     def normed(self, o: Operator) -> Operator:
-        """A batch norm in inference whose statistics have 16 bits as well, which cuDNN does not take: PyTorch's own, which
-        takes roots of the variances in a kernel before (aten/src/ATen/native/cuda/Normalization.cu).
+        """A batch norm in inference whose statistics have 16 bits as well, which cuDNN does not take: PyTorch's own,
+        before which a kernel inverts the deviations (aten/src/ATen/native/cuda/Normalization.cu).
         """
         variance = o.present[-1]
         root = replace(variance, name=f"{o.name}#deviation", dtype="float32", kind="activation", value=None)

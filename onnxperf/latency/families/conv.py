@@ -224,8 +224,8 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
 
 
 def _start_share(s: Shape, cards: Cards) -> Array:
-    """Of a product's start, what a convolution takes, [n, g]: where TMA feeds tensor cores, `bulk_start` with little work
-    and all of it with a tile of 128 x 128 for each SM.
+    """The share of a product's start that a convolution takes, [n, g]: where TMA feeds tensor cores, `bulk_start` with
+    little work and all of it with a tile of 128 x 128 for each SM.
     """
     least = np.where(in_bulk(cards), cards.constants.tensor_convolution["bulk_start"], 1.0)
     tiles = s.images * s.out * s.groups * s.cout / (128 * 128)
@@ -275,7 +275,7 @@ def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
 
 def _widened(works: Works, s: Shape, cards: Cards) -> Array:
     """Whether channels of groups are widened to a power of two and narrowed again, [n, g]: from Hopper on, by WIDENING
-    kernels that clear and copy image and result (tensorTransformGeneric; groups of 24 and 48 channels on H200 and H100).
+    kernels that clear and copy image and result (tensorTransformGeneric; groups of 24 and 48 channels).
     """
     odd = (s.groups > 1) & (s.cin > 16) & (np.log2(s.cin) % 1 > 0) & ~_group_by_group(works, s, cards)
     return np.asarray(odd & (works["planned"] == 0) & in_bulk(cards))

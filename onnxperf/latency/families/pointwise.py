@@ -17,10 +17,12 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
-    takes `spread_slots` where its places are computed, and the kernel `spread_s` more, `single_slots` where it is loaded by itself, `window_slots` and
-    `tap_slots` for each tap where it is made of a window; where its channel scales it `scaled_slots`, but a block of
-    one channel and image no less than `plane_slots`, and `plane_gddr` of that without HBM; `switched_slots` where its
-    type is asked for, and the kernel `switched_s` more. A thread that loops waits `loop_clocks` for each of its steps.
+    takes `spread_slots` where its places are computed, and the kernel `spread_s` more, `single_slots` where it is loaded
+    by itself, `window_slots` and `tap_slots` for each tap where it is made of a window; where its channel scales it
+    `scaled_slots`, but a block of one channel and image no less than `plane_slots`, and `plane_gddr` of that without
+    HBM, and waits `plane_clocks` for each of its elements; `switched_slots` where its type is asked for, and the kernel
+    `switched_s` more. A sigmoid takes the share `sigmoid` of the slots that its FLOPs would. A thread that loops waits
+    `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
     placed = (works["spread"] > 0) | (works["across"] > 0)
@@ -37,7 +39,7 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     loop_s = loop_s + works["scaled"] * works["plane"] * coef["plane_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + works["switched"] * coef["switched_s"] * cards.compute
     nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])
-    return elementwise(works, cards, nbytes, slots, coef["each"], loop_s)
+    return elementwise(works, cards, nbytes, slots, coef["each"], loop_s, works["compiled"])
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"

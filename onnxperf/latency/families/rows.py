@@ -22,7 +22,6 @@ from onnxperf.latency.traffic import started, traffic
 from op_models import Rows, Work
 from op_models.core import IN_REGISTERS
 
-
 SHORT_ROW = 128  # elements of a row up to which a warp takes two (softmax_warp_forward, PersistentSoftmax.cuh)
 
 
