@@ -90,13 +90,14 @@ MOST_GRAPHS = 64
 
 
 def infer_samples_once() -> None:
-    """Infer a shipped sample once for all tests of a process that ask for the same sizes: a third of a prediction.
+    """Infer a shipped sample once for all tests of a process that ask for the same sizes: a third of a prediction. It
+    is read once for all sizes, so that its batch is followed once, too.
 
     No graph is ever changed, and the product shares them, too, where a model was read once. Not where a test watches
     what is read, and not across operators' rules that a test registers.
     """
     graph, registered = import_module("onnxperf.graph"), import_module("op_models").registered
-    load, graphs = graph.load, OrderedDict[Any, Any]()
+    load, graphs, samples = graph.load, OrderedDict[Any, Any](), dict[Any, Any]()
 
     def shared(model: Any, *, examples: Any = None, **sizes: Any) -> Any:
         read = import_module("onnxperf.graph.read")
@@ -104,9 +105,11 @@ def infer_samples_once() -> None:
         if examples is not None or path.parent != SAMPLES or read.read.__module__ != read.__name__:
             return load(model, examples=examples, **sizes)
         given = sorted((name, repr(value)) for name, value in sizes.items() if value is not None)
-        key = (path, *given, registered())
+        key = (path, *given, rules := registered())
         if key not in graphs:
-            graphs[key] = load(model, **sizes)
+            if (path, rules) not in samples:
+                samples[path, rules] = graph.opened(model)
+            graphs[key] = load(samples[path, rules], **sizes)
         graphs.move_to_end(key)
         if len(graphs) > MOST_GRAPHS:
             graphs.popitem(last=False)

@@ -1,12 +1,14 @@
 """The scripts in samples run as they stand, in processes and folders of their own."""
 
 import gzip
+import json
 import os
 import re
 import subprocess
 import sys
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 import pytest
@@ -40,41 +42,12 @@ def test_predict(folder: Path) -> None:
     assert "ms for one image" in done.stdout
 
 
-def test_predict_torch(folder: Path) -> None:
-    pytest.importorskip("torch")
-    done = run(folder, "samples/predict_torch.py")
-    assert done.returncode == 0, done.stderr
-    t4, l4, a100 = times(done.stdout)
-    assert t4 > l4 > a100 > 0
-
-
 def test_predict_keras(folder: Path) -> None:
     pytest.importorskip("tensorflow")
     pytest.importorskip("tf2onnx")
     done = run(folder, "samples/predict_keras.py")
     assert done.returncode == 0, done.stderr
     assert len(times(done.stdout)) == 1 and done.stdout.count(" us ") == 5
-
-
-BOTH = """
-import runpy, sys
-for sys.argv in (["samples/export_step.py", "mine.onnx"], ["strict.py", "over.onnx"]):
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_export_step_writes_what_keeps_the_budget_and_nothing_over_it(folder: Path) -> None:
-    """The script as it stands, then in the same process, so that torch is loaded once, with a budget that can't be."""
-    pytest.importorskip("torch")
-    script = (SAMPLES / "export_step.py").read_text(encoding="utf-8")
-    (folder / "strict.py").write_text(script.replace('"max_ms": 8', '"max_ms": 1e-3'), encoding="utf-8")
-    done = run(folder, "-c", BOTH)
-    assert done.stdout.count("within the budget") == 1, done.stderr
-    onnx.checker.check_model(onnx.load(folder / "mine.onnx"))
-    assert done.returncode == 1
-    assert "over the budget: " in done.stderr and "most of it goes to" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (folder / "over.onnx").exists()
 
 
 def test_latency_as_a_test(folder: Path) -> None:
@@ -93,29 +66,87 @@ def test_walkthrough_draws_its_pictures(folder: Path) -> None:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_make_tensorrt(folder: Path) -> None:
+NETWORK, UNBUILT = "mmagic-SRCNN@32x32.onnx.gz", "mmpretrain-SE-ResNet@224x224.onnx.gz"
+#: Scripts that export from torch, each with what it is started with.
+OF_TORCH = {
+    "predict": ["samples/predict_torch.py"], "export": ["samples/export_step.py", "mine.onnx"],
+    "strict": ["strict.py", "over.onnx"], "network": ["samples/make_tensorrt.py", ".", NETWORK],
+    "lacking": ["samples/make_tensorrt.py", ".", UNBUILT],
+}  # fmt: skip
+EACH = """
+import contextlib, io, json, runpy, sys, traceback
+done = {}
+for name, sys.argv in json.loads(sys.argv[1]).items():
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = 0
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) or stop.code is None else print(stop.code, file=err) or 1
+        except BaseException:
+            code = traceback.print_exc() or 1
+    done[name] = code or 0, out.getvalue(), err.getvalue()
+print(json.dumps(done))
+"""
+
+
+class Done(NamedTuple):
+    """How a script ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Ran = tuple[Path, dict[str, Done]]
+
+
+@pytest.fixture(scope="module")
+def of_torch(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A folder in which the scripts that export from torch have run, and how each ended: one after the other in one
+    process, so that torch is loaded once.
+    """
     pytest.importorskip("torch")
-    name = "mmagic-SRCNN@32x32.onnx.gz"
-    done = run(folder, "samples/make_tensorrt.py", ".", name)
+    folder = tmp_path_factory.mktemp("torch")
+    (folder / "samples").symlink_to(SAMPLES, target_is_directory=True)
+    script = (SAMPLES / "export_step.py").read_text(encoding="utf-8")
+    (folder / "strict.py").write_text(script.replace('"max_ms": 8', '"max_ms": 1e-3'), encoding="utf-8")
+    (folder / "timm.py").write_text("raise ModuleNotFoundError('', name='timm')")
+    done = run(folder, "-c", EACH, json.dumps(OF_TORCH))
+    assert done.returncode == 0, done.stderr
+    return folder, {name: Done(*ended) for name, ended in json.loads(done.stdout).items()}
+
+
+def test_predict_torch(of_torch: Ran) -> None:
+    done = of_torch[1]["predict"]
+    assert done.returncode == 0, done.stderr
+    t4, l4, a100 = times(done.stdout)
+    assert t4 > l4 > a100 > 0
+
+
+def test_export_step_writes_what_keeps_the_budget_and_nothing_over_it(of_torch: Ran) -> None:
+    """The script as it stands, then with a budget that can't be."""
+    folder, done = of_torch
+    assert done["export"].returncode == 0 and "within the budget" in done["export"].stdout, done["export"].stderr
+    onnx.checker.check_model(onnx.load(folder / "mine.onnx"))
+    strict = done["strict"]
+    assert strict.returncode == 1 and "within the budget" not in strict.stdout
+    assert "over the budget: " in strict.stderr and "most of it goes to" in strict.stderr
+    assert "Traceback" not in strict.stderr
+    assert not (folder / "over.onnx").exists()
+
+
+def test_make_tensorrt(of_torch: Ran) -> None:
+    folder, done = of_torch[0], of_torch[1]["network"]
     assert done.returncode == 0 and not done.stdout, done.stderr
-    graph = onnx.load_from_string(gzip.decompress((folder / name).read_bytes())).graph
+    graph = onnx.load_from_string(gzip.decompress((folder / NETWORK).read_bytes())).graph
     assert sum(
         prod(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT and len(t.dims) != 1
     ) == (3 * 64 * 81 + 64 * 32 + 32 * 3 * 25), "the published network's weights"
     assert all(t.data_location == onnx.TensorProto.EXTERNAL for t in graph.initializer if prod(t.dims) > 256)
 
 
-def test_make_tensorrt_names_the_package_that_it_lacks(folder: Path) -> None:
-    pytest.importorskip("torch")
-    (folder / "timm.py").write_text("raise ModuleNotFoundError('', name='timm')")
-    done = run(folder, "-c", LACKING)
-    name = "mmpretrain-SE-ResNet@224x224.onnx.gz"
-    assert done.stdout == f"{name}: needs the package timm, which is not installed\n", done.stderr
-    assert not (folder / name).exists()
-
-
-LACKING = """
-import runpy, sys
-sys.argv = ["samples/make_tensorrt.py", ".", "mmpretrain-SE-ResNet@224x224.onnx.gz"]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+def test_make_tensorrt_names_the_package_that_it_lacks(of_torch: Ran) -> None:
+    folder, done = of_torch[0], of_torch[1]["lacking"]
+    assert done.stdout == f"{UNBUILT}: needs the package timm, which is not installed\n", done.stderr
+    assert not (folder / UNBUILT).exists()

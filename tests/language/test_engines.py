@@ -13,13 +13,14 @@ import onnxperf
 from onnxperf.export.decoder_config import config_of
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.names import ENGINES as NAMES
-from onnxperf.language.core import steps_of, thinned, traffic
+from onnxperf.language.core import thinned, traffic
 from onnxperf.language.engines import ENGINES
 from onnxperf.language.generation import Lengths
 from onnxperf.language.served import ERRORS, bare, joined
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request, find
 from onnxperf.running.terms import as_terms
+from tests.steps_once import steps_once
 
 LLAMA = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 16,
@@ -44,7 +45,7 @@ def shared_file(name: str) -> Path:
 
 
 def runs(config: Any, engine: str = "vllm", gpu: str = "h100", **terms: Any) -> Steps:
-    steps, _ = steps_of(None, gpu, Request(b"", terms=as_terms(terms)), config, engine=engine)
+    steps, _ = steps_once(None, gpu, Request(b"", terms=as_terms(terms)), config, engine=engine)
     return steps.made_for(2000)
 
 
@@ -274,7 +275,7 @@ def test_what_an_engine_does_not_take(asked: dict[str, Any], says: str) -> None:
     asked = {"config": LLAMA, "gpu": "h100", "engine": "vllm", "model": None, **asked}
     terms = {k: asked.pop(k) for k in ("runtime", "cuda_graph", "precision", "parallel") if k in asked}
     with pytest.raises(UsageError, match=says):
-        steps_of(asked["model"], asked["gpu"], Request(b"", terms=terms), asked["config"], engine=asked["engine"])
+        steps_once(asked["model"], asked["gpu"], Request(b"", terms=terms), asked["config"], engine=asked["engine"])
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ from onnx import TensorProto, parser
 
 import onnxperf
 from onnxperf.ground.errors import ModelError, UsageError
-from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Seconds, Steps
 from onnxperf.running.pipeline import Request
 from onnxperf.running.terms import as_terms
 from tests.export.test_decoder import LLAMA2, TINY
 from tests.language.test_laws import DENSE, MIXED
+from tests.steps_once import steps_once
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
@@ -26,7 +26,7 @@ SMALL = {**TINY, "max_position_embeddings": 4096}
 
 
 def steps(config: dict[str, Any] = SMALL, longest: int = 512, **terms: Any) -> Steps:
-    return steps_of(None, "l4", Request(b"", terms=terms), config)[0].made_for(longest)
+    return steps_once(None, "l4", Request(b"", terms=terms), config)[0].made_for(longest)
 
 
 def test_a_generation_is_its_prompt_and_its_steps() -> None:
@@ -68,7 +68,7 @@ def test_chunks_are_runs_after_each_other() -> None:
 @pytest.mark.slow
 def test_the_largest_batch_is_the_last_that_fits() -> None:
     g = onnxperf.llm(config=LLAMA2, gpu="a100-sxm-80gb", prompt=1000, output=100, batch=1)
-    own, lengths = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)[0].made_for(1100), Lengths(1000, 100)
+    own, lengths = steps_once(None, "a100-sxm-80gb", Request(b""), LLAMA2)[0].made_for(1100), Lengths(1000, 100)
     assert needed_bytes(own, g.largest_batch, lengths) <= g.capacity_bytes
     assert needed_bytes(own, g.largest_batch + 1, lengths) > g.capacity_bytes
     assert onnxperf.llm(config=LLAMA2, gpu="t4", prompt=3000, output=100, batch=8).largest_batch == 1
@@ -89,7 +89,7 @@ def test_the_cache_has_the_bytes_of_the_formula() -> None:
 def test_the_longest_context_is_what_memory_has_room_for() -> None:
     longer = {**LLAMA2, "max_position_embeddings": 1 << 20}
     most = onnxperf.llm(config=longer, gpu="a100-sxm-80gb", prompt=100, output=28).batches[0].longest_context
-    own = steps_of(None, "a100-sxm-80gb", Request(b""), longer)[0].made_for(most)
+    own = steps_once(None, "a100-sxm-80gb", Request(b""), longer)[0].made_for(most)
     memory = own.at(1, 1, most - 2).memory
     assert abs(memory.capacity_bytes - memory.total_bytes - memory.context_bytes) < 10 * 524288
 
@@ -116,7 +116,7 @@ def test_a_cache_of_8_bits_is_half_as_large_and_read_in_half_the_bytes(cache: st
     assert less.weights_bytes == pytest.approx(plain.weights_bytes, rel=1e-5)  # and scales
     assert 1.8 < less.largest_batch / plain.largest_batch < 2.1
     assert (plain.to_dict()["cache"], less.to_dict()["cache"]) == (None, cache)
-    run = steps_of(None, "h200", Request(b""), DENSE, cache=cache)[0].made_for(9000)._run(64, 1, 8000)
+    run = steps_once(None, "h200", Request(b""), DENSE, cache=cache)[0].made_for(9000)._run(64, 1, 8000)
     read = 64 * (8000 * 2 * 1024 + 2 * (6144 + 2 * 64) + 4) + 4 + 2 * 4  # cache; queries to values, tables; scales
     assert {k.work.bytes_read for k in run.kernels.rows if k.op.endswith("GroupQueryAttention")} == {read}
 
@@ -257,7 +257,7 @@ def measured() -> list[tuple[int, int, float]]:
 
 @pytest.mark.slow
 def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
-    own, _ = steps_of(None, "a100-sxm-80gb", Request(b""), LLAMA2)
+    own, _ = steps_once(None, "a100-sxm-80gb", Request(b""), LLAMA2)
     own, rows = own.made_for(4096), measured()
     found = [(own.seconds(4, new, total - new), seconds, new) for new, total, seconds in rows]
     assert sum(s.low_seconds < seconds < s.high_seconds for s, seconds, _ in found) == 9
@@ -399,7 +399,7 @@ def test_steps_with_packed_weights_are_as_far_off_as_help_says(
 ) -> None:  # fmt: skip
     terms = as_terms({"precision": "fp16", "ort_version": release, "cuda_graph": graph})
     request = Request(b"", terms=terms)
-    steps, _ = steps_of(None, gpu, request, config, weights=weights, prune_lm_head=True)
+    steps, _ = steps_once(None, gpu, request, config, weights=weights, prune_lm_head=True)
     seconds = steps.made_for(length + 1).seconds(batch, 1, length).seconds
     page = (ROOT / "onnxperf/language/accuracy.md").read_text(encoding="utf-8")
     error = 1e3 * seconds / ms - 1

@@ -11,11 +11,11 @@ import pytest
 
 import gpu_specs
 import onnxperf
-from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.steps import Steps
 from onnxperf.running.pipeline import Request
 from tests.export.test_decoder import LLAMA3
+from tests.steps_once import steps_once
 
 #: A few layers of Llama-3-8B and of a mixture of its size.
 DENSE = {**LLAMA3, "num_hidden_layers": 4, "vocab_size": 32000, "max_position_embeddings": 1 << 17}
@@ -33,7 +33,7 @@ def steps(gpu: str, config: dict[str, Any] = DENSE, longest: int = 16384, **more
 @cache
 def _steps(gpu: str, config: str, longest: int, weights: str | None = None, **terms: Any) -> Steps:
     request = Request(b"", terms=terms)
-    return steps_of(None, gpu, request, json.loads(config), weights=weights)[0].made_for(longest)
+    return steps_once(None, gpu, request, json.loads(config), weights=weights)[0].made_for(longest)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 import onnxperf
 from onnxperf.ground.errors import Error, UsageError
 from onnxperf.language.arrivals import Arrival
-from onnxperf.language.core import steps_of
 from onnxperf.language.generation import Lengths, first_token, needed_bytes
 from onnxperf.language.prices import prices
 from onnxperf.language.service import Server, simulate
@@ -21,6 +20,7 @@ from onnxperf.running.terms import as_terms
 from tests.language.test_generation import SAMPLES, SMALL
 from tests.language.test_laws import DENSE, LESS
 from tests.language.test_service import linear, price
+from tests.steps_once import steps_once
 
 TINY_DRAFT = {**SMALL, "num_hidden_layers": 1}
 DRAFT = {**DENSE, "num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 2048, "num_attention_heads": 8,
@@ -33,7 +33,7 @@ def speculating(
     terms = as_terms({k: v for k, v in more.items() if k != "engine"})
     engine = more.get("engine", "ort-genai")
     how = {"config": config, "engine": engine, "draft": draft, "accept": accept, "draft_tokens": tokens}
-    return steps_of(None, gpu, Request(b"", terms=terms), **how)[0].made_for(600)
+    return steps_once(None, gpu, Request(b"", terms=terms), **how)[0].made_for(600)
 
 
 def test_tokens_of_a_step_are_those_of_the_formula() -> None:
@@ -53,7 +53,7 @@ def test_tokens_of_a_step_are_the_mean_of_drawn_ones() -> None:
 
 
 def test_a_step_is_runs_of_the_draft_and_one_of_the_model() -> None:
-    own, draft = (steps_of(None, "l4", Request(b""), c)[0].made_for(604) for c in (DENSE, DRAFT))
+    own, draft = (steps_once(None, "l4", Request(b""), c)[0].made_for(604) for c in (DENSE, DRAFT))
     steps = speculating()
     (b,) = onnxperf.llm(config=DENSE, gpu="l4", prompt=500, output=2, draft=DRAFT, accept=0.7).batches
     step = draft.seconds(1, 1, 500).times(4) + own.seconds(1, 5, 500)
@@ -115,7 +115,7 @@ def test_an_engine_replays_the_verification_and_its_host_works_once() -> None:
     steps = speculating(engine="vllm")
     draft, host = steps.draft, steps.engine.step_s + 8 * steps.engine.request_s
     assert draft is not None
-    alone = steps_of(None, "l4", Request(b""), DRAFT, engine="vllm")[0].made_for(604).seconds(8, 1, 500).seconds
+    alone = steps_once(None, "l4", Request(b""), DRAFT, engine="vllm")[0].made_for(604).seconds(8, 1, 500).seconds
     assert draft.proposal(8, (500,)).seconds == pytest.approx(4 * (alone - host))
     bare = draft.verifying._bare(8, 5, 500).outline.seconds
     assert draft.verification(8, (500,)).seconds == pytest.approx(bare + host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,42 @@ from onnxperf.passes.plan import Plan, parse_plan, per_gpu
 from onnxperf.running.microbatches import Stage, bubble, through
 from onnxperf.schedule import HostThread, Task, run_tasks
 from op_models import Collective
+from tests.shallow import shallow
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "samples"
 CLUSTERS = ROOT / "gpu_specs" / "clusters"
 SCHEMA = json.loads((ROOT / "onnxperf" / "answer" / "prediction.schema.json").read_text(encoding="utf-8"))
+LAYERS = 4
 STEP = {"runtime": "torch-eager", "mode": "training", "optimizer": "adam"}
 
 
 @pytest.fixture(scope="module")
-def gpt2() -> Any:
-    return onnxperf.load(str(SAMPLES / "gpt2-dynamic.onnx"))
+def gpt2() -> Iterator[Any]:
+    """With a third of its layers, which is enough for most of what is asked."""
+    yield onnxperf.load(shallow("gpt2-dynamic", LAYERS))
+    ONCE.clear()
+
+
+@pytest.fixture(scope="module")
+def whole_gpt2() -> Any:
+    """Of which the head is a smaller part."""
+    return onnxperf.load(SAMPLES / "gpt2-dynamic.onnx")
+
+
+#: Predictions that tests share, by what was asked.
+ONCE: dict[str, onnxperf.Prediction] = {}
 
 
 def predict(model: Any, plan: str | None = None, batch: int = 8, **terms: Any) -> onnxperf.Prediction:
+    """Predicted once for all tests; `anew` is for those that change how."""
+    key = repr((model, plan, batch, sorted(terms.items())))
+    if key not in ONCE:
+        ONCE[key] = anew(model, plan, batch, **terms)
+    return ONCE[key]
+
+
+def anew(model: Any, plan: str | None = None, batch: int = 8, **terms: Any) -> onnxperf.Prediction:
     found = onnxperf.predict(model, gpu="a100-sxm4-40gb", batch=batch, dims={"sequence": 64}, parallel=plan, **terms)
     assert isinstance(found, onnxperf.Prediction)
     return found
@@ -108,8 +131,13 @@ def test_nor_in_training(gpt2: Any, kind: str) -> None:
     assert predict(gpt2, "dp=4", **STEP).memory.total_bytes <= predict(gpt2, "dp=2", **STEP).memory.total_bytes
 
 
-@pytest.mark.parametrize("plan", ["dp=4", "tp=4", "pp=4:microbatches=2", "dp=2,tp=2", "tp=2,pp=2:microbatches=2"])
-@pytest.mark.parametrize("terms", [{}, STEP], ids=["inference", "training"])
+@pytest.mark.parametrize(
+    ("plan", "terms"),
+    [
+        ("dp=4", {}), ("tp=4", {}), ("pp=4:microbatches=2", {}), ("tp=2,pp=2:microbatches=2", {}), ("dp=2,tp=2", STEP),
+        ("pp=4:microbatches=2", STEP), ("tp=2,pp=2:microbatches=2", STEP),
+    ],
+)  # fmt: skip
 def test_answers_of_several_gpus_keep_the_contract(gpt2: Any, plan: str, terms: dict[str, Any]) -> None:
     p = predict(gpt2, plan, **terms)
     found = p.to_dict()
@@ -148,12 +176,12 @@ def test_a_transformer_is_divided_as_megatron_does(gpt2: Any) -> None:
     """Two all-reduces a layer forward, one for the embedding; the same number backward; products fall to a quarter."""
     one, four = predict(gpt2), predict(gpt2, "tp=4")
     reduced = [x for x in exchanges(four) if x.kind == "all_reduce"]
-    assert len(reduced) == 2 * 12 + 1 and {x.bytes for x in reduced} == {8 * 64 * 768 * 4}
+    assert len(reduced) == 2 * LAYERS + 1 and {x.bytes for x in reduced} == {8 * 64 * 768 * 4}
     assert [x.bytes for x in exchanges(four) if x.kind == "all_gather"] == [8 * 64 * 50257 * 4]
     assert one.work["matrix_flops"] / four.work["matrix_flops"] == pytest.approx(4, rel=1e-3)  # padded vocabulary
     step, shared = predict(gpt2, **STEP), predict(gpt2, "tp=4", **STEP)
     assert step.work["matrix_flops"] / shared.work["matrix_flops"] == pytest.approx(4, rel=1e-3)
-    assert sum(x.kind == "all_reduce" for x in exchanges(shared)) == 2 * (2 * 12 + 1)
+    assert sum(x.kind == "all_reduce" for x in exchanges(shared)) == 2 * (2 * LAYERS + 1)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +227,8 @@ def test_each_gpu_computes_its_part_of_the_batch(gpt2: Any) -> None:
     assert four.throughput_per_second == pytest.approx(4 * one.throughput_per_second)
 
 
-def test_gradients_are_averaged_in_buckets_while_the_backward_pass_goes_on(gpt2: Any) -> None:
-    p = predict(gpt2, "dp=4", **STEP)
+def test_gradients_are_averaged_in_buckets_while_the_backward_pass_goes_on(whole_gpt2: Any) -> None:
+    p = predict(whole_gpt2, "dp=4", **STEP)
     training = p.training or {}
     assert sum(x.bytes for x in exchanges(p)) == training["gradient_bytes"]
     first, *others = exchanges(p)
@@ -212,11 +240,11 @@ def test_gradients_are_averaged_in_buckets_while_the_backward_pass_goes_on(gpt2:
 def test_exchanges_slow_the_kernels_beside_them(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step takes longer by the SMs of NCCL's channels in the time that they have been hidden; by either schedule."""
     step = {**STEP, "batch": 256}
-    p = predict(gpt2, "dp=4", **step)
+    p = anew(gpt2, "dp=4", **step)
     run, e = p.run, p.run.estimates
     monkeypatch.setattr(collective, "CHANNELS", 0)
     ledger.cache_clear()
-    free = predict(gpt2, "dp=4", **step)
+    free = anew(gpt2, "dp=4", **step)
     ledger.cache_clear()  # no other test meets kernels without channels
     of_free = free.parallel or {}
     hidden = of_free["communication_seconds"] - of_free["exposed_communication_seconds"]
@@ -237,11 +265,11 @@ def test_groups_of_data_and_tensor_parallelism_lie_apart(gpt2: Any) -> None:
 def test_each_kind_of_group_has_a_stream_of_its_own(gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buckets run beside the all-reduces of tensor parallelism, and take the longer for it where links are shared."""
     step = {**STEP, "optimizer": "none"}
-    p = predict(gpt2, "dp=2,tp=2", **step)
+    p = anew(gpt2, "dp=2,tp=2", **step)
     lanes = {k.stream: k.work.size.stride for k in p.kernels if isinstance(k.work.size, Collective)}
     assert lanes == {"comm-tp": 1, "comm-dp": 2}
     monkeypatch.setattr(Kernel, "group", "")
-    alone = predict(gpt2, "dp=2,tp=2", **step)
+    alone = anew(gpt2, "dp=2,tp=2", **step)
     assert {k.stream for k in alone.kernels if k.bound_by == "communication"} == {"comm"}
     of, of_alone = p.parallel or {}, alone.parallel or {}
     assert of["exposed_communication_seconds"] < 0.7 * of_alone["exposed_communication_seconds"]
@@ -285,16 +313,17 @@ def test_a_pipeline_of_one_microbatch_takes_as_long_as_one_gpu_and_what_it_sends
         assert 0 < four.seconds - one.seconds < 1.2 * sent + 5e-5
 
 
-def test_microbatches_fill_a_pipeline(gpt2: Any) -> None:
+def test_microbatches_fill_a_pipeline(whole_gpt2: Any) -> None:
     step = {**STEP, "optimizer": "none"}
     shares = [
-        (predict(gpt2, f"pp=4:microbatches={m}", batch=32, **step).parallel or {})["bubble_share"] for m in (1, 4, 16)
+        (predict(whole_gpt2, f"pp=4:microbatches={m}", batch=32, **step).parallel or {})["bubble_share"]
+        for m in (1, 4, 16)
     ]
     assert shares == sorted(shares, reverse=True) and shares[0] > 0.7 and shares[-1] < 0.3
 
 
-def test_stages_are_balanced(gpt2: Any) -> None:
-    stages = (predict(gpt2, "pp=4").parallel or {})["stages"]
+def test_stages_are_balanced(whole_gpt2: Any) -> None:
+    stages = (predict(whole_gpt2, "pp=4").parallel or {})["stages"]
     times = [s["forward_seconds"] for s in stages]
     assert max(times) < 1.6 * min(times) and stages[-1]["sent_bytes"] == 0
 

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +199,17 @@ def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pyte
         graphs.append(pair[1])
         return pair
 
+    @cache
+    def loaded(file: str) -> Graph:
+        """Once for both precisions."""
+        return load(gzip.decompress((FOLDER / f"{file}.onnx.gz").read_bytes()), batch=8)
+
     split = partition.partitioned
     monkeypatch.setattr(partition, "partitioned", partitioned)
     alike, listed, kept_bytes = Counter[str](), Counter[str](), {}
     for name, of_inductor in json.loads(gzip.decompress(STEPS.read_bytes())).items():
         file, precision = name.split(" ")
-        graph = load(gzip.decompress((FOLDER / f"{file}.onnx.gz").read_bytes()), batch=8)
+        graph = loaded(file)
         run = run_graph(graph, COMPILE, amp=precision == "amp", step=Training("cross-entropy"))
         for phase in (FORWARD, BACKWARD):
             predicted = Counter(

@@ -58,10 +58,10 @@ def passes(tables: list[Table]) -> dict[str, Derived]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, with one in twenty of the whole models that tell of the host, and one in six of the others."""
+    """The sample, with one in forty of the whole models that tell of the host, and one in six of the others."""
     place = tmp_path_factory.mktemp("derive") / "data"
     shutil.copytree(SAMPLE, place)
-    for runs, each in {place / d.folder / m.file: 20 if m.constants == "host" else 6 for d, m in models()}.items():
+    for runs, each in {place / d.folder / m.file: 40 if m.constants == "host" else 6 for d, m in models()}.items():
         opened = gzip.open if runs.suffix == ".gz" else open
         with opened(runs, "rt", encoding="utf-8") as file:
             head, *rows = file.readlines()
