@@ -169,9 +169,10 @@ class Pointwise(NamedTuple):
     `steps` is how many a thread takes one after another, where it loops over what it reads for one element. `single`:
     threads load and store elements one by one, not several at once as a vector. `taps`: of a window that a thread goes
     through for one element. `scaled`: by a factor and a summand of the element's channel, and `plane`: elements of a
-    channel of an image that one block takes, 0 where blocks take others. `switched`: each load asks for the type that
-    is stored before it converts. `across`: bytes of operands whose axes lie in another
-    order than the result's, of which a block reads `run` elements in a row.
+    channel of an image that one block takes, 0 where blocks take others. `switched`: of so many operands each load
+    asks for the type that is stored before it converts. `sigmoid`: nearly all FLOPs are one's, an exponential and a
+    division. `compiled`: a compiler wrote the kernel. `across`: bytes of operands whose axes lie in another order than
+    the result's, of which a block reads `run` elements in a row.
     """
 
     elements: int
@@ -181,7 +182,7 @@ class Pointwise(NamedTuple):
     taps: int = 0
     scaled: bool = False
     plane: int = 0
-    switched: bool = False
+    switched: int = 0
     sigmoid: bool = False
     compiled: bool = False
     across: int = 0

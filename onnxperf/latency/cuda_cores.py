@@ -267,11 +267,11 @@ def _by_atomics(works: Works, p: Product, cards: Cards) -> Array:
 
 
 def _split_s(works: Works, p: Product, cards: Cards) -> Array:
-    """Seconds [n, g] that a product takes more where k is split: those of a kernel that sums the parts or, with atomics,
-    of three that clear the result, scale it and add the bias.
+    """Seconds [n, g] that a product takes more where k is split: of a kernel that sums the parts or, with atomics, of
+    three that clear the result, scale it and add the bias.
     """
     atomics_s = cards.constants.cuda_core_tiles["atomics_s"]
-    return cards.constants.launch["split_s"] + np.where(_by_atomics(works, p, cards), atomics_s, 0.0)
+    return np.asarray(cards.constants.launch["split_s"] + np.where(_by_atomics(works, p, cards), atomics_s, 0.0))
 
 
 def _selection_s(works: Works, p: Product, tile: Tile, blocks: Array, cards: Cards) -> Array:

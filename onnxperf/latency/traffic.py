@@ -42,7 +42,8 @@ def overlap(cards: Cards, compiled: Array | float = 0.0) -> Array:
     that a compiler wrote overlap them less (`compiled`).
     """
     coef = cards.constants.pointwise
-    return np.where((cards.major >= 9) & (np.asarray(compiled) == 0), coef["late_norm"], coef["norm"])
+    late = (cards.major >= 9) & (np.asarray(compiled) == 0)
+    return np.asarray(np.where(late, coef["late_norm"], coef["norm"]))
 
 
 def load_s(cards: Cards) -> Array:

@@ -296,20 +296,20 @@ def _work(o: Operator, runtime: Runtime, tf32: bool | None) -> tuple[Work, str]:
     of_onnx = "::" not in o.type and o.type not in VECTORISED
     if isinstance(w.size, Pointwise) and runtime.policy.single_elements and of_onnx:
         w = replace(w, size=w.size._replace(single=True))
-    if isinstance(w.size, Pointwise) and _asks_types(o, w.size, runtime.policy):
-        w = replace(w, size=w.size._replace(switched=True))
+    if isinstance(w.size, Pointwise) and (asked := _asks_types(o, w.size, runtime.policy)):
+        w = replace(w, size=w.size._replace(switched=asked))
     return w, assumed
 
 
-def _asks_types(o: Operator, size: Pointwise, policy: Policy) -> bool:
-    """Whether a kernel asks of each element what its type is before it converts it: casts that have no kernel of their
-    own, and elementwise operators whose operands are of several floating-point types (needs_dynamic_casting in ATen's
-    CUDALoops.cuh); a single number is converted before.
+def _asks_types(o: Operator, size: Pointwise, policy: Policy) -> int:
+    """Of how many operands a kernel asks for each element what its type is before it converts it: casts that have no
+    kernel of their own, and elementwise operators whose operands are of several floating-point types
+    (needs_dynamic_casting in ATen's CUDALoops.cuh); a single number is converted before.
     """
     if o.type == "Cast":
-        return o.present[0].dtype in policy.switched
-    types = {t.dtype for t in o.present if t.dtype in FLOATS and t.size > 1}
-    return bool(policy.switched) and len(types) > 1 and not size.scaled
+        return int(o.present[0].dtype in policy.switched)
+    asked = [t.dtype for t in o.present if t.dtype in FLOATS and t.size > 1]
+    return len(asked) if policy.switched and len({*asked}) > 1 and not size.scaled else 0
 
 
 def _half_pipe(size: Gemm, policy: Policy) -> str:

@@ -1,18 +1,18 @@
-"""Convolutions of few channels and depthwise ones, and elementwise kernels of mixed types, against those of
-an H200. Their forms were chosen in sight of these rows: derive/hopper.md.
+"""Convolutions of few channels and depthwise ones, products in FP32, attention, softmax and elementwise kernels against
+those of an H200. Their forms were chosen in sight of these rows: derive/hopper.md.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 import gpu_specs
 import onnxperf
@@ -22,7 +22,7 @@ from onnxperf.latency.cards import Cards
 from onnxperf.latency.estimate import estimated, kernel_models
 from op_models import Conv, Pointwise, Work
 
-COLUMNS = ("op", "shapes", "types", "arguments", "layout", "kernel", "launches", "us")
+COLUMNS = ("op", "shapes", "types", "arguments", "layout", "kernel", "launches", "us", "seen")
 TYPES = {"float": (TensorProto.FLOAT, 4), "c10::Half": (TensorProto.FLOAT16, 2)}
 VIT = Path(__file__).parents[2] / "samples/vit-base-16.onnx"
 BESIDE_US = 0.6  # microseconds that CUPTI counts beside those of a kernel
@@ -125,7 +125,7 @@ def test_elementwise_kernels_of_mixed_types_ask_for_them(op: str, spread: bool, 
             continue
         widths = [TYPES[t][1] for t in r["types"].strip("[]").split(",") if t in TYPES]
         read = sum(w * prod(s) for w, s in zip(widths, shapes, strict=False))
-        w = Work(Pointwise(size, spread, switched=True), "float32", "fp32", read, 4 * size, 0, 0, size)
+        w = Work(Pointwise(size, spread, switched=2), "float32", "fp32", read, 4 * size, 0, 0, size)
         errors.append(seconds(w) * 1e6 / (float(r["us"]) - BESIDE_US) - 1)
     assert len(errors) >= 8 and np.mean(np.abs(errors)) < most
 
@@ -140,3 +140,79 @@ def test_only_eager_kernels_ask_for_types() -> None:
 
     assert asked("torch-eager", "amp") == {"Add"}
     assert not asked("torch-eager", "fp16") and not asked("torch-compile", "amp") and not asked("ort-cuda", "fp16")
+
+
+def calls(op: str, type: str, several: bool = False) -> Iterator[tuple[list[list[int]], float]]:
+    """Shapes and microseconds of the calls of an operator in NCHW, all kernels of a call together; `several`: as well
+    where not all calls of these shapes ran the same kernels.
+    """
+    together: dict[str, list[tuple[int, float]]] = {}
+    for r in rows():
+        if r["op"] == op and r["layout"] == "nchw" and r["types"].strip("[]").startswith(type):
+            us = float(r["us"]) - BESIDE_US * int(r["launches"])
+            together.setdefault(r["shapes"], []).append((int(r["seen"]), us))
+    for shapes, kernels in together.items():
+        most = max(seen for seen, _ in kernels)
+        if several or all(seen == most for seen, _ in kernels):
+            yield [x for x in json.loads(shapes) if x], sum(seen * us for seen, us in kernels) / most
+
+
+def off(model: bytes, us: float) -> float:
+    """The relative error of a model's kernels under eager PyTorch."""
+    p = onnxperf.predict(model, gpu="h200-sxm", runtime="torch-eager", precision="keep")
+    return sum(k.seconds for k in p.kernels) * 1e6 / us - 1
+
+
+def of_one(node: NodeProto, type: str, *shapes: list[int], weights: Sequence[list[int]] = (), opset: int = 17) -> bytes:
+    """A model of one operator, whose inputs have these shapes, weights last."""
+    dtype, width = TYPES[type]
+    names, stored = list(node.input), list(node.input)[len(shapes) :]
+    inputs = [helper.make_tensor_value_info(n, dtype, x) for n, x in zip(names, shapes, strict=False)]
+    held = [
+        helper.make_tensor(n, dtype, w, bytes(width * prod(w)), raw=True) for n, w in zip(stored, weights, strict=True)
+    ]
+    out = helper.make_tensor_value_info(node.output[0], dtype, None)
+    graph = helper.make_graph([node], "g", inputs, [out], held)
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8).SerializeToString()
+    )
+
+
+@pytest.mark.parametrize(("op", "kernels", "most"), [("aten::addmm", 60, 0.2), ("aten::mm", 50, 0.15)])
+def test_products_on_cuda_cores_split_k_where_no_bias_is_added(op: str, kernels: int, most: float) -> None:
+    """128 x 896 x 896 takes 12.4 us without a bias and 30 with one."""
+    relative = []
+    for shapes, us in calls(op, "float", several=True):
+        if min(map(len, shapes[-2:])) < 2 or min(shapes[-2]) < 2:  # a vector
+            continue
+        (m, k), (_, n) = shapes[-2:]
+        bias = [[n]] if op == "aten::addmm" else []
+        node = helper.make_node("Gemm", ["x", "w", "b"][: 2 + len(bias)], ["y"], transB=1)
+        relative.append(off(of_one(node, "float", [m, k], weights=[[n, k], *bias]), us))
+    assert len(relative) >= kernels and np.mean(np.abs(relative)) < most
+
+
+@pytest.mark.parametrize(("op", "type", "most"), [
+    ("aten::_cudnn_attention_forward", "c10::Half", 0.2), ("aten::_efficient_attention_forward", "float", 0.2),
+])  # fmt: skip
+def test_attention_is_a_library_s_kernel_alone(op: str, type: str, most: float) -> None:
+    relative = []
+    for shapes, us in calls(op, type):
+        q, k, v = (x if type == "c10::Half" else [x[0], x[2], x[1], x[3]] for x in shapes[:3])
+        node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+        if q[1] == k[1]:
+            relative.append(off(of_one(node, type, q, k, v, opset=23), us))
+    assert len(relative) >= 5 and np.mean(np.abs(relative)) < most
+
+
+@pytest.mark.parametrize(("op", "type", "most"), [
+    ("aten::clamp_min_", "float", 0.15), ("aten::clamp_min_", "c10::Half", 0.15), ("aten::gelu", "float", 0.12),
+    ("aten::gelu", "c10::Half", 0.12), ("aten::_softmax", "float", 0.3),
+])  # fmt: skip
+def test_streams_through_l2_and_dram(op: str, type: str, most: float) -> None:
+    """Of 2 MB to 10 GB, and rows of a softmax of 49 to 196 elements."""
+    kind = {"aten::clamp_min_": "Relu", "aten::gelu": "Gelu", "aten::_softmax": "Softmax"}[op]
+    node = helper.make_node(kind, ["x"], ["y"])
+    found = [(shapes[0], us) for shapes, us in calls(op, type) if prod(shapes[0]) > 10**5]
+    relative = [off(of_one(node, type, x, opset=20), us) for x, us in found]
+    assert len(relative) >= 8 and np.mean(np.abs(relative)) < most

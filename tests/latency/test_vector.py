@@ -85,7 +85,7 @@ def test_an_operand_that_is_spread_costs_the_places_of_all_elements() -> None:
     n = 10**9
     alike, spread = (Work(Pointwise(n, s), "float16", "fp16", 2 * n, 2 * n, 0, 0, n) for s in (False, True))
     slower = [seconds(spread, card) / seconds(alike, card) for card in (A100, T4)]
-    assert slower[0] > 1.15 and slower[1] < 1.1
+    assert slower[0] > 1.15 and slower[1] < 1.15
 
 
 def test_normalisation_reads_rows_twice_where_those_in_flight_exceed_l2() -> None:
@@ -141,7 +141,9 @@ def test_little_work_takes_a_launch_and_not_much_more(card: gpu_specs.Device) ->
 
 @pytest.mark.parametrize("gpu", ["a40", "l40", "h200-sxm", "rtx-4090", "a100-sxm4-40gb"])
 def test_tensors_that_l2_holds_are_not_read_from_dram(gpu: str) -> None:
-    """Half of L2 streams faster than DRAM can, twice L2 at DRAM's pace; a copy takes its bytes' time beside a start."""
+    """Half of L2 streams faster than DRAM can, twice L2 at DRAM's pace; a copy takes its bytes' time beside a start.
+    Of two partitions the far one is slower: an H200 moves 8.5 TB/s of 4 MB, 6.0 of 32.
+    """
     card = gpu_specs.load(gpu)
     start_s = float(Cards([card], shipped()).start_s[0, 0])
 
@@ -150,7 +152,8 @@ def test_tensors_that_l2_holds_are_not_read_from_dram(gpu: str) -> None:
 
     within, beyond = rate(card.l2_bytes / 2), rate(2 * card.l2_bytes)
     assert within > 1.1 * card.bandwidth_Bps > card.bandwidth_Bps > beyond
-    assert rate(card.l2_bytes / 8) == pytest.approx(within, rel=0.1)
+    nearer = rate(card.l2_bytes / 8) / within
+    assert 1.2 < nearer < 1.45 if card.l2_partitions > 1 else nearer == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize("passes", [0, LAYER_NORM, SOFTMAX])

@@ -54,7 +54,8 @@ def boolean(*shape: int) -> Tensor:
 
 def each(type: str, flops: int, *others: Any, spread: bool = False, **attrs: Any) -> Row:
     """An elementwise operator on six elements, with so many FLOPs for each; `spread` as in `Pointwise`."""
-    return Row(type, [(2, 3), *others], (2, 3), Pointwise(6, spread), vector=6 * flops, attrs=attrs)
+    size = Pointwise(6, spread, sigmoid=type.removeprefix(MS) in ("QuickGelu", "Sigmoid", "SwiGLU", "Swish"))
+    return Row(type, [(2, 3), *others], (2, 3), size, vector=6 * flops, attrs=attrs)
 
 
 def attended(size: Attention, score: int, *, matrix: int = 0, vector: int = 0) -> tuple[Attention, int, int]:
@@ -220,7 +221,8 @@ TABLE = [
     Row("Attention", [(2, 4, 6, 8), (2, 4, 7, 8), (2, 4, 7, 5)], None,
         *attended(Attention(2, 4, 4, 6, 7, 8, 5, False), 9)),
     Row("Attention", [(2, 4, 6, 8), (2, 2, 6, 8), (2, 2, 6, 8), boolean(6, 6)], None,
-        *attended(Attention(2, 4, 2, 6, 6, 8, 8, True), 9 + 1 + 1 + 6), attrs={"is_causal": 1, "softcap": 30.0}),
+        *attended(Attention(2, 4, 2, 6, 6, 8, 8, True, masked=True), 9 + 1 + 1 + 6),
+        attrs={"is_causal": 1, "softcap": 30.0}),
     Row("Attention", [(2, 6, 32), (2, 6, 32), (2, 6, 20), None, PAST, (2, 4, 10, 5)], None,
         *attended(Attention(2, 4, 4, 6, 16, 8, 5, False), 9), attrs={"q_num_heads": 4, "kv_num_heads": 4}),
     Row("Attention", [(2, 4, 1, 8), (2, 4, 90, 8), (2, 4, 90, 5), None, None, None, i64("filled", (2,), 10, 30)], None,

@@ -181,17 +181,7 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
     early, product = cards.major < 8, _padded_product(works, s, cards, coef)
-    changed = {"tensor_gemm.tiles": _tiles(cards, coef), "tensor_gemm.extra_k": coef["extra_k"]}
-    changed["tensor_gemm.norm"] = _norm(cards)
-    splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
-    single = _as_it_lies(works, s, cards) & in_bulk(cards) & (s.images == 1)
-    splits = np.where(single, cards.constants.tensor_gemm["splits"], splits)
-    changed["tensor_gemm.splits"] = np.where(of_direction(works, "weights"), coef["weight_splits"], splits)
-    changed["tensor_gemm.start_cycles"] = cards.constants.tensor_gemm["start_cycles"] * _start_share(s, cards)
-    mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
-    slower = np.where(_by_older(works, s, cards), mma_share, 1.0)
-    changed["tensor_gemm.rate"] = cards.constants.tensor_gemm["rate"] * slower
-    bare = tensor_cores(works, product, cards.having(changed), dram_share)
+    bare = tensor_cores(works, product, cards.having(_of_cudnn(works, s, cards, coef)), dram_share)
     gathers = early | (in_bulk(cards) & (works["taps"] > 1))
     gather = np.where(gathers, coef["gather"], 1.0)
     compute, latency = bare.compute / gather, bare.latency / gather
@@ -221,6 +211,24 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
         launches=bare.launches + more.astype(int), detail=detail,
     )  # fmt: skip
     return _with_padding(terms, product, s, cards)
+
+
+def _of_cudnn(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants of products that are others for cuDNN's convolutions, by dotted path. Parts of k are summed apart
+    for the gradient of weights and, of one image that lies as it is where TMA feeds tensor cores, as of other products.
+    """
+    usual = cards.constants.tensor_gemm
+    splits = np.array([[sizes[0][0] for sizes in cards.nearest(coef["splits"])]])
+    single = _as_it_lies(works, s, cards) & in_bulk(cards) & (s.images == 1)
+    splits = np.where(single, usual["splits"], splits)
+    mma_share = np.where(works.width == 2, coef["mma_share"]["half"], coef["mma_share"]["single"])
+    changed = {
+        "tiles": _tiles(cards, coef), "extra_k": coef["extra_k"], "norm": _norm(cards),
+        "splits": np.where(of_direction(works, "weights"), coef["weight_splits"], splits),
+        "start_cycles": usual["start_cycles"] * _start_share(s, cards),
+        "rate": usual["rate"] * np.where(_by_older(works, s, cards), mma_share, 1.0),
+    }  # fmt: skip
+    return {f"tensor_gemm.{name}": value for name, value in changed.items()}
 
 
 def _start_share(s: Shape, cards: Cards) -> Array:

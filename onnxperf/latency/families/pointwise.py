@@ -25,19 +25,20 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     `loop_clocks` for each of its steps.
     """
     coef = cards.constants.pointwise
-    placed = (works["spread"] > 0) | (works["across"] > 0)
+    asked = works["switched"]
+    placed = ((works["spread"] > 0) | (works["across"] > 0)) & (asked == 0)
     each = coef["spread_slots"] * placed + coef["single_slots"] * works["single"]
     each = each + coef["window_slots"] * (works["taps"] > 0) + coef["tap_slots"] * works["taps"]
     plane_slots = coef["plane_slots"] * np.where(cards.hbm, 1.0, coef["plane_gddr"])
     of_block = plane_slots / np.maximum(works["plane"], 1) * (works["plane"] > 0)
     each = each + works["scaled"] * np.maximum(coef["scaled_slots"], of_block)
-    each = each + coef["switched_slots"] * works["switched"]
+    each = each + np.where(asked > 0, coef["switched_slots"] + coef["switched_more"] * (asked - 1), 0.0)
     spared = works["sigmoid"] * (1 - coef["sigmoid"]) * coef["slots_per_flop"] * works.vector
     slots = each * works["elements"] - spared
     loop_s = works["steps"] * coef["loop_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + works["spread"] * coef["spread_s"] * cards.compute
     loop_s = loop_s + works["scaled"] * works["plane"] * coef["plane_clocks"] / cards.hz * cards.compute
-    loop_s = loop_s + works["switched"] * coef["switched_s"] * cards.compute
+    loop_s = loop_s + (asked > 0) * coef["switched_s"] * cards.compute
     nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])
     return elementwise(works, cards, nbytes, slots, coef["each"], loop_s, works["compiled"])
 
