@@ -37,12 +37,12 @@ def wasted(run_bytes: Array, short_run_bytes: float) -> Array:
     return np.maximum(short_run_bytes / run_bytes - 1, 0.0)
 
 
-def overlap(cards: Cards, compiled: Array | float = 0.0) -> Array:
-    """How DRAM, L2, issue and latency of an elementwise kernel join on each card, an exponent of `pnorm` [n, g]; those
-    that a compiler wrote overlap them less (`compiled`).
+def overlap(cards: Cards, less: Array | float = 0.0) -> Array:
+    """How DRAM, L2, issue and latency of an elementwise kernel join on each card, an exponent of `pnorm` [n, g]; `less`:
+    of kernels whose threads overlap them less, those that a compiler wrote and cuDNN's batch norms.
     """
     coef = cards.constants.pointwise
-    late = (cards.major >= 9) & (np.asarray(compiled) == 0)
+    late = (cards.major >= 9) & (np.asarray(less) == 0)
     return np.asarray(np.where(late, coef["late_norm"], coef["norm"]))
 
 
@@ -57,7 +57,7 @@ def load_s(cards: Cards) -> Array:
 
 def elementwise(
     works: Works, cards: Cards, nbytes: Array, slots: Array | float, each: Array | float, waits_s: Array | float = 0.0,
-    compiled: Array | float = 0.0,
+    less: Array | float = 0.0,
 ) -> KernelTerms:  # fmt: skip
     """Kernels whose threads process `each` elements, move `nbytes`, and need `slots` issue slots beside their FLOPs.
 
@@ -70,7 +70,7 @@ def elementwise(
     Weights come from DRAM, as the rest of a run has passed by since they were read last: a load from there.
     """
     coef = cards.constants.pointwise
-    norm = overlap(cards, compiled)
+    norm = overlap(cards, less)
     memory, dram_bytes = traffic(nbytes, cards, norm, cold_bytes=np.minimum(works.weights, nbytes))
     issue_s = (coef["slots_per_flop"] * works.vector + slots) / cards.issue * cards.compute
     compute = np.maximum(works.vector / works.vector_rate, issue_s)

@@ -40,7 +40,9 @@ def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     loop_s = loop_s + works["scaled"] * works["plane"] * coef["plane_clocks"] / cards.hz * cards.compute
     loop_s = loop_s + (asked > 0) * coef["switched_s"] * cards.compute
     nbytes = works.bytes + works["across"] * wasted(works["run"] * works.width, coef["short_run_bytes"])
-    return elementwise(works, cards, nbytes, slots, coef["each"], loop_s, works["compiled"])
+    return elementwise(
+        works, cards, nbytes, slots, coef["each"], loop_s, np.maximum(works["compiled"], works["scaled"])
+    )
 
 
 BESIDE = "seconds that the clock includes beyond elementwise operators"
