@@ -27,7 +27,7 @@ def traffic(
     in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes - cold_bytes + reread_bytes * miss) + cold_bytes
     l2_bytes = nbytes + reread_bytes
-    far = np.where(cards.l2_near < cards.l2, cards.constants.l2["far"], 0.0) * np.minimum(nbytes / cards.l2_near, 1.0)
+    far = np.where(cards.l2_near < cards.l2, cards.constants.l2["far"] * np.minimum(nbytes / cards.l2_near, 1), 0.0)
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / (cards.l2_stream_Bps * (1 - far))
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 
@@ -38,8 +38,8 @@ def wasted(run_bytes: Array, short_run_bytes: float) -> Array:
 
 
 def overlap(cards: Cards, less: Array | float = 0.0) -> Array:
-    """How DRAM, L2, issue and latency of an elementwise kernel join on each card, an exponent of `pnorm` [n, g]; `less`:
-    of kernels whose threads overlap them less, those that a compiler wrote and cuDNN's batch norms.
+    """How DRAM, L2, issue and latency of an elementwise kernel join on each card, an exponent of `pnorm` [n, g]. less:
+    where threads overlap them less, in kernels that a compiler wrote and cuDNN's batch norms.
     """
     coef = cards.constants.pointwise
     late = (cards.major >= 9) & (np.asarray(less) == 0)
