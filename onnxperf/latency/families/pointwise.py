@@ -18,8 +18,8 @@ SHORT = 8e6  # bytes read and written; below, only times from CUDA graphs are us
 def pointwise(works: Works, cards: Cards, dram_share: Array) -> KernelTerms:
     """pnorm of traffic, issue of instructions, and latency of memory accesses; see `traffic.elementwise`. An element
     takes `spread_slots` where its places are computed, and the kernel `spread_s` more; `single_slots` where it is
-    loaded by itself, `window_slots` and `tap_slots` for each tap where it is made of a window; where its channel scales it
-    `scaled_slots`, but a block of one channel and image no less than `plane_slots`, and `plane_gddr` of that without
+    loaded by itself, `window_slots` and `tap_slots` for each tap where it is made of a window; where its channel scales
+    it `scaled_slots`, but a block of one channel and image no less than `plane_slots`, and `plane_gddr` of that without
     HBM, and waits `plane_clocks` for each of its elements; `switched_slots` where its type is asked for, and the kernel
     `switched_s` more. A sigmoid takes the share `sigmoid` of the slots that its FLOPs would. A thread that loops waits
     `loop_clocks` for each of its steps.
