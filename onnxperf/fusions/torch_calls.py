@@ -25,6 +25,8 @@ OWN_BIAS = re.compile(r"(^|\.)bias$")
 ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
 #: An attention that is a library's kernel and nothing else (`op_models.Attention.alone`).
 ALONE = "alone"
+#: The last product of an attention that runs as products, which no rule takes for the call.
+BY_PRODUCTS, SINGLE, HALF = "by products", "float32", frozenset({"float16", "bfloat16"})
 #: torch.roll along one axis.
 ROLL = "torch::roll"
 #: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.
@@ -168,11 +170,13 @@ CALL = pattern("scaled_dot_product_attention", op.MatMul(SHARES | WITHOUT_NAN, V
 
 
 def _attention(m: Match) -> Fused | None:
-    """The call, as one operator."""
+    """The call, as one operator. A mask without padding is not given to it where nothing is traced: transformers leaves
+    it out (`_ignore_bidirectional_mask_sdpa`, masking_utils.py).
+    """
     parts = _scaled(m)
-    if parts is None:
+    if parts is None or BY_PRODUCTS in m.root.attrs:
         return None
-    mask = (m[MASK],) if MASK in m else ()
+    mask = (m[MASK],) if MASK in m and not _repeats_last(m.g, m[MASK]) else ()
     whole = m.fused("Attention", (parts.q, parts.keys, m[V], *mask))
     return replace(whole, replaced=(*parts.inside, *whole.replaced), before=parts.before)
 
@@ -184,31 +188,80 @@ def _written_out(m: Match) -> Fused | None:
     parts = _scaled(m)
     if parts is None:
         return None
-    root, scores = m.root, m[SCORES].out
-    scale = Tensor(f"{root.name}#scale", scores.dtype, (), "constant", (parts.q.shape[-1] ** -0.5,))
-    name = f"{root.name}#".__add__
-
-    def call(kind: str, part: str, inputs: tuple[Tensor, ...], shape: tuple[int, ...], **attrs: Any) -> Operator:
-        out = replace(scores, name=name(part), shape=shape)
-        return replace(root, name=out.name, type=kind, version=0, inputs=inputs, outputs=(out,), attrs=attrs)
-
-    axes = (*range(parts.keys.rank - 2), parts.keys.rank - 1, parts.keys.rank - 2)
-    turned = call("Transpose", "turned", (parts.keys,), tuple(parts.keys.shape[a] for a in axes), perm=axes)
+    scores = m[SCORES].out
+    scale = Tensor(f"{m.root.name}#scale", scores.dtype, (), "constant", (parts.q.shape[-1] ** -0.5,))
+    turned = _turned(m, parts.keys)
     if MASK in m:
-        first = call("Mul", "scaled", (parts.q, scale), parts.q.shape)
-        product = call("MatMul", "scores", (first.out, turned.out), scores.shape)
-        last = call("Add", "masked", (product.out, m[MASK]), scores.shape)
+        first = _call(m, "Mul", "scaled", (parts.q, scale), parts.q)
+        product = _call(m, "MatMul", "scores", (first.out, turned.out), scores)
+        last = _call(m, "Add", "masked", (product.out, m[MASK]), scores)
         calls = [turned, first, product, last]
     else:
-        product = call("MatMul", "scores", (parts.q, turned.out), scores.shape)
-        last = call("Mul", "scaled", (product.out, scale), scores.shape)
+        product = _call(m, "MatMul", "scores", (parts.q, turned.out), scores)
+        last = _call(m, "Mul", "scaled", (product.out, scale), scores)
         calls = [turned, product, last]
-    shares = call("Softmax", "shares", (last.out,), scores.shape, axis=-1)
+    shares = _call(m, "Softmax", "shares", (last.out,), scores, axis=-1)
     whole = m.fused("MatMul", (shares.out, m[V]))
     return replace(whole, replaced=(*parts.inside, *whole.replaced), before=(*parts.before, *calls, shares))
 
 
-attention, written_out = CALL(_attention), CALL(_written_out)
+def _by_products(m: Match) -> Fused | None:
+    """The call where a mask keeps it from all fused kernels: products of scaled queries and keys in FP32 and a softmax
+    (`_scaled_dot_product_attention_math`, transformers/attention.cpp), in whose kernel the search for rows without any
+    key is taken to be hidden.
+    """
+    parts = _scaled(m)
+    if parts is None or MASK not in m or not _repeats_last(m.g, m[MASK]) or BY_PRODUCTS in m.root.attrs:
+        return None
+    scores = replace(m[SCORES].out, dtype=SINGLE if m[SCORES].out.dtype in HALF else m[SCORES].out.dtype)
+    root = Tensor(f"{m.root.name}#scale", scores.dtype, (), "constant", (parts.q.shape[-1] ** -0.25,))
+    single, calls, read = {MARK: SINGLE}, [*parts.before], list[Tensor]()
+    for part, t in (("q", parts.q), ("k", parts.keys), ("v", m[V])):
+        if t.dtype != scores.dtype:
+            calls.append(_call(m, "Cast", part, (t,), replace(t, dtype=scores.dtype), to=scores.dtype))
+        read.append(t if t.dtype == scores.dtype else calls[-1].out)
+    turned = _turned(m, read[1])
+    first = _call(m, "Mul", "queries", (read[0], root), read[0], **single)
+    second = _call(m, "Mul", "keys", (turned.out, root), turned.out, **single)
+    product = _call(m, "MatMul", "scores", (first.out, second.out), scores, **single)
+    masked = _call(m, "Add", "masked", (product.out, m[MASK]), scores, **single)
+    shares = _call(m, "Softmax", "shares", (masked.out,), scores, axis=-1, **single)
+    calls += [turned, first, second, product, masked, shares]
+    result, kept = replace(m.root.out, dtype=scores.dtype), {**single, BY_PRODUCTS: 1}
+    whole = m.fused("MatMul", (shares.out, read[2]), kept)
+    if result.dtype != m.root.out.dtype:
+        last = _call(m, "MatMul", "values", (shares.out, read[2]), result)
+        calls.append(replace(last, attrs=kept))
+        whole = m.fused("Cast", (last.out,), {"to": m.root.out.dtype})
+    return replace(whole, replaced=(*parts.inside, *whole.replaced), before=tuple(calls))
+
+
+def _turned(m: Match, keys: Tensor) -> Operator:
+    """The keys with their last two axes swapped."""
+    axes = (*range(keys.rank - 2), keys.rank - 1, keys.rank - 2)
+    return _call(m, "Transpose", "turned", (keys,), replace(keys, shape=tuple(keys.shape[a] for a in axes)), perm=axes)
+
+
+def _call(m: Match, kind: str, part: str, inputs: tuple[Tensor, ...], like: Tensor, **attrs: Any) -> Operator:
+    """An operator inside of an attention, whose result has the type and shape of a tensor."""
+    out = replace(m[SCORES].out, name=f"{m.root.name}#{part}", dtype=like.dtype, shape=like.shape)
+    return replace(m.root, name=out.name, type=kind, version=0, inputs=inputs, outputs=(out,), attrs=attrs)
+
+
+def _repeats_last(g: Rewriter, mask: Tensor) -> bool:
+    """Whether the boolean that a mask is made from, as exporters write it, repeats one element along its last axis, as
+    transformers' masks without padding do where they are traced: a stride of 0, which no fused kernel takes
+    (`check_last_dim_stride_equals_1_dense`, cuda/sdp_utils.cpp).
+    """
+    chosen = g.made_by(mask, "Where")
+    repeated = g.made_by(chosen.inputs[0], "Expand") if chosen is not None else None
+    if chosen is None or repeated is None or any(t.size > 1 for t in chosen.present[1:]):
+        return False
+    x = repeated.present[0]
+    return x.rank > 0 and x.shape[-1] == 1 < repeated.out.shape[-1]
+
+
+attention, written_out, by_products = CALL(_attention), CALL(_written_out), CALL(_by_products)
 
 
 def turned_back(o: Operator | None) -> Operator | None:

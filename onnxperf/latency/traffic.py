@@ -20,14 +20,15 @@ def traffic(
     nbytes [n, 1]: read or written once; reread_bytes: read a second time, a share `miss` of them from DRAM; norm: the
     exponent of `pnorm`, which joins the times of DRAM and L2. cold_bytes: of nbytes, weights, which come from DRAM, as
     a whole run has passed by since they were read last. Data that are still in L2 are not read from DRAM; they
-    can fill the share `resident` of L2, all partitions together; the more of one they fill, the slower is L2, by the
-    share `far`. Source: fitted to the FP32 elementwise and row kernels
-    of NeuSight's data and to gpu-benches' copies.
+    can fill the share `resident` of L2, all partitions together; from Hopper on, the more of one they fill, the slower
+    is L2, by the share `far`. Source: fitted to the FP32 elementwise and row kernels of NeuSight's data, in which an
+    A100's two partitions are no slower, and to gpu-benches' copies.
     """
     in_l2 = held_share(nbytes, cards.constants.l2["resident"] * cards.l2, cards.constants.l2["sharpness"])
     dram_bytes = (1 - in_l2) * (nbytes - cold_bytes + reread_bytes * miss) + cold_bytes
     l2_bytes = nbytes + reread_bytes
-    far = np.where(cards.l2_near < cards.l2, cards.constants.l2["far"] * np.minimum(nbytes / cards.l2_near, 1), 0.0)
+    halves = (cards.l2_near < cards.l2) & (cards.major >= 9)
+    far = np.where(halves, cards.constants.l2["far"] * np.minimum(nbytes / cards.l2_near, 1), 0.0)
     dram_s, l2_s = dram_bytes / (cards.bandwidth * cards.dram), l2_bytes / (cards.l2_stream_Bps * (1 - far))
     return pnorm(dram_s, l2_s, p=norm) * cards.memory, dram_bytes
 

@@ -164,9 +164,10 @@ def _says(at: Release) -> str:
 
 
 def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
+    calls = (rule for rule in torch_calls.RULES[DISABLED] if not rule.until)
     return Runtime(
         name="torch-compile",
-        rules={DISABLED: since(OLDEST, *(r for r in torch_calls.RULES[DISABLED] if not r.until), written_out)},
+        rules={DISABLED: since(OLDEST, torch_calls.by_products, *calls, written_out)},
         place=partial(place, last=last, tuned=tuned),
         policy=replace(POLICY, pads=True, switched=frozenset()),
         host=HostCosts(

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from onnx import ModelProto
 import onnxperf.fusions.inductor_partition as partition
 from onnxperf import Error, Prediction, predict
 from onnxperf.decide.what_if import whatif
+from onnxperf.fusions.engine import DISABLED
 from onnxperf.graph import Graph, load
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.passes.step import Training
@@ -190,8 +192,10 @@ def test_a_batch_norm_s_statistics_and_its_result_are_one_kernel_from_256_channe
 @pytest.mark.slow
 def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that write what a kernel of Inductor writes: nine of ten and more of forward as of backward graphs. What
-    the partition keeps is within 2% of AOTAutograd's bytes for nine of ten models, within a tenth for all.
+    the partition keeps is within 2% of AOTAutograd's bytes for nine of ten models, within a tenth for all. Attention is
+    one call, as which kernel runs it is chosen by PyTorch's build for CUDA, which these were made without.
     """
+    traced = replace(COMPILE, rules={DISABLED: COMPILE.rules[DISABLED][1:]})
     graphs: list[Graph] = []
 
     def partitioned(graph: Graph) -> tuple[Graph, Graph]:
@@ -210,7 +214,7 @@ def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pyte
     for name, of_inductor in json.loads(gzip.decompress(STEPS.read_bytes())).items():
         file, precision = name.split(" ")
         graph = loaded(file)
-        run = run_graph(graph, COMPILE, amp=precision == "amp", step=Training("cross-entropy"))
+        run = run_graph(graph, traced, amp=precision == "amp", step=Training("cross-entropy"))
         for phase in (FORWARD, BACKWARD):
             predicted = Counter(
                 ("poi" if o.type.endswith("poi") else "red", *sorted(t.bytes for t in o.outputs))

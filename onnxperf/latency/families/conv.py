@@ -33,6 +33,7 @@ from op_models import BITS, Conv, Work
 
 WEIGHTS_BLOCK = 512  # threads of a block of conv_depthwise2d_grad_weight_kernel, at most
 SMALL_FILTER = 25  # taps for which cuDNN has depthwise kernels (sm90_xmma_depthwise_convolution_wgrad)
+OWN_FILTERS = (9, 25, 49)  # taps of which cuDNN has depthwise kernels for channels that lie last
 PACKED = 4  # channels of an image in one word of an 8-bit format
 
 #: Kernels around a convolution whose groups are widened.
@@ -112,7 +113,9 @@ def _library_slots(works: Works, cards: Cards) -> Array:
     `slots_last` in NHWC, in four bytes `last` times as many, and the gradient of weights `small_filter`, of filters of
     more than `SMALL_FILTER` taps `large_filter`; `slots_plain` in NCHW in other types than FP16, but for an engine,
     which times kernels. In FP16 a library also takes `element` slots to load an element of the image, `element_last` in
-    NHWC, and `plane` for each channel of an image in NCHW; slower memory hides both.
+    NHWC, and `plane` for each channel of an image in NCHW; slower memory hides both. In NHWC filters of other sizes
+    than `OWN_FILTERS`, and of one tap with a stride, have no kernel of their own from Ampere on: `direct` of an output
+    and `direct_tap` of each tap.
     """
     coef, depthwise, timed = cards.constants.convolution, cards.constants.depthwise, works["timed"] > 0
     half = np.array([[w.dtype == "float16"] for w in works.each])
@@ -123,8 +126,13 @@ def _library_slots(works: Works, cards: Cards) -> Array:
     each = np.where(works["last"] > 0, last, np.where(half | timed, coef["slots"], coef["slots_plain"]))
     loaded = np.where(works["last"] > 0, depthwise["element_last"], depthwise["element"]) * works.read / works.width
     planes = np.where(works["last"] > 0, 0.0, depthwise["plane"]) * works["images"] * works["cin"]
-    loads = half & of_direction(works, "forward") & ~timed
-    return np.asarray(works.matrix / 2 * each + np.where(loads, loaded + planes, 0.0))
+    forward = of_direction(works, "forward") & ~timed
+    usual = works.matrix / 2 * each + np.where(half & forward, loaded + planes, 0.0)
+    others = ~np.isin(works["taps"], OWN_FILTERS) & ((works["taps"] > 1) | (works["stride"] > 1))
+    direct = forward & (works["last"] > 0) & others & (cards.major >= 8)
+    outputs = works.matrix / (2 * np.maximum(works["taps"], 1))
+    each = depthwise["direct"] + depthwise["direct_tap"] * works["taps"]
+    return np.asarray(np.where(direct, outputs * each, usual))
 
 
 def _native_slots(works: Works, cards: Cards) -> Array:
@@ -191,7 +199,8 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     product_alone = _as_it_lies(works, s, cards) & ((works["last"] == 0) | in_bulk(cards))
     late_s = np.where(product_alone, 0.0, coef["late"]["start_s"])
     start_s = np.where(early, coef["start_s"] * (1 - works["planned"]), late_s)
-    stores = np.where(_without_words(works, s, cards) & (works.width == 2), coef["stored"], 0.0)
+    slow = _without_words(works, s, cards) & ((works["last"] == 0) | (s.cout * works.width % 16 > 0))
+    stores = np.where(slow & (works.width == 2), coef["stored"], 0.0)
     transpose_s = transpose_s + _padding_s(works, cards)
     transpose_s = transpose_s + stores * works.written / works.width / cards.issue * cards.compute
     alone, widened = np.where(few, s.groups, 1), _widened(works, s, cards)
@@ -259,17 +268,20 @@ def _as_it_lies(works: Works, s: Shape, cards: Cards) -> Array:
 
 
 def _by_older(works: Works, s: Shape, cards: Cards) -> Array:
-    """Which of these run on kernels with mma.sync on cards that have better, [n, g]: where an image's positions are no
-    whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no operand that lies so; and few groups.
+    """Which of these run on kernels with mma.sync on cards that have better, [n, g]: where an operand's rows are no
+    whole words of 16 bytes, which TMA takes, or in TF32, whose wgmma reads no image in NCHW; and few groups.
     """
     return np.asarray(_without_words(works, s, cards) | _group_by_group(works, s, cards))
 
 
 def _without_words(works: Works, s: Shape, cards: Cards) -> Array:
-    """Which images in NCHW lie as they are for kernels without TMA, on cards that have it, [n, g]."""
+    """Which images lie as they are for kernels without TMA, on cards that have it, [n, g]: rows are an image's
+    positions in NCHW, and channels in and out where these lie last.
+    """
     words = (s.out * works.width % 16 == 0) | (s.out == 1) & (s.cin * works.width % 16 == 0)
-    lies = _as_it_lies(works, s, cards) & (works["last"] == 0) & in_bulk(cards)
-    return np.asarray(lies & ~(words & (works.width == 2)))
+    of_channels = (s.cin * works.width % 16 == 0) & (s.cout * works.width % 16 == 0)
+    whole = np.where(works["last"] > 0, of_channels, words & (works.width == 2))
+    return np.asarray(_as_it_lies(works, s, cards) & in_bulk(cards) & ~whole)
 
 
 def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
@@ -282,11 +294,13 @@ def _group_by_group(works: Works, s: Shape, cards: Cards) -> Array:
 
 
 def _widened(works: Works, s: Shape, cards: Cards) -> Array:
-    """Whether channels of groups are widened to a power of two and narrowed again, [n, g]: from Hopper on, by WIDENING
-    kernels that clear and copy image and result (tensorTransformGeneric; groups of 24 and 48 channels).
+    """Whether channels of groups are widened to a power of two and narrowed again, [n, g]: from Hopper on, and from
+    Ampere on where channels lie last, by WIDENING kernels that clear and copy image and result
+    (tensorTransformGeneric; groups of 24 and 48 channels).
     """
     odd = (s.groups > 1) & (s.cin > 16) & (np.log2(s.cin) % 1 > 0) & ~_group_by_group(works, s, cards)
-    return np.asarray(odd & (works["planned"] == 0) & in_bulk(cards))
+    widens = in_bulk(cards) | ((works["last"] > 0) & (cards.major >= 8))
+    return np.asarray(odd & (works["planned"] == 0) & widens)
 
 
 def _transpose_s(works: Works, s: Shape, cards: Cards) -> Array:
