@@ -70,14 +70,14 @@ def test_rows_of_a_choice_of_cards_say_it_too() -> None:
 @pytest.mark.parametrize(
     ("terms", "status", "why"),
     [
-        ({"gpu": "a100-80gb"}, "measured", "prefills and decode steps by themselves, 8% off"),
+        ({"gpu": "a100-80gb"}, "measured", "prefills and decode steps by themselves, 7% off"),
         ({"gpu": "a100-80gb", "parallel": "tp=2"}, "not validated", "generation on several GPUs under ort-genai"),
-        ({"gpu": "a100-80gb", "parallel": "tp=1"}, "measured", "8% off"),
+        ({"gpu": "a100-80gb", "parallel": "tp=1"}, "measured", "7% off"),
         ({"gpu": "a100-80gb", "power_limit_W": 250}, "inferred", "not measured on a100-sxm4-80gb as it is set here"),
         ({"gpu": "h100", "engine": "vllm", "clock_Hz": 1e9}, "inferred", "not measured on h100-sxm as it is set here"),
         ({"gpu": "a100-80gb", "runtime": "torch-eager"}, "not validated", "generation under torch-eager"),
         ({"gpu": "h100", "engine": "vllm", "parallel": "tp=2"}, "measured", "off in the median of 433 closed loops"),
-        ({"gpu": "a100-80gb", "precision": "bf16"}, "measured", "8% off"),
+        ({"gpu": "a100-80gb", "precision": "bf16"}, "measured", "7% off"),
         ({"gpu": "a100-80gb", "precision": "fp32"}, "inferred", "measured on a100-sxm4-80gb in 16 bits"),
         ({"gpu": "a100-80gb", "precision": "fp8"}, "inferred", "in 16 bits"),
         ({"gpu": "a100-80gb", "weights": "int8"}, "inferred", "in 16 bits"),

@@ -9,7 +9,7 @@ import gpu_specs
 from onnxperf.lab.datasets import Table
 from onnxperf.lab.derive.fit import fitted_rows
 from onnxperf.latency import alone, floors, shipped
-from onnxperf.latency.cards import at_own_clock
+from onnxperf.latency.cards import Cards, at_own_clock
 from onnxperf.latency.families.attention import ATTENTION
 from op_models import Operator, Tensor, Work, work_or_bytes
 
@@ -89,7 +89,9 @@ def test_long_prompts_run_at_a_fair_share_of_the_rate() -> None:
     work = attend(4, 32, 32, 16384, 16384)
     for d, found in zip(TENSOR, alone([work], TENSOR, shipped(), budget=False).seconds[0], strict=True):
         share = work.matrix_flops / found / at_own_clock(d, shipped()).dense_flops["tensor_bf16"]
-        assert 0.3 < share < 0.9, d.id
+        cards = Cards([d], shipped())
+        whole = (cards.whole_rate(["tensor_bf16"]) < 1.01 * cards.rate(["tensor_bf16"])).all()
+        assert 0.3 < share < (0.9 if whole else 1), d.id  # held to a part of its rate, it hides what is beside it
 
 
 def test_few_queries_to_a_long_cache_are_split_along_the_keys() -> None:

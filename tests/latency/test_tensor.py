@@ -79,11 +79,14 @@ def test_a_card_with_more_of_everything_is_not_slower() -> None:
 
 
 def test_large_products_reach_most_of_what_power_leaves() -> None:
+    """Cards that are held to a part of the hardware's rate lose next to nothing of what is left."""
     w = product(8192, 8192, 8192)
     for device in DEVICES:
+        cards = Cards([device], shipped())
+        whole = (cards.whole_rate(["tensor_fp16"]) < 1.01 * cards.rate(["tensor_fp16"])).all()
         full, held = alone([w], [device], shipped(), False).seconds[0, 0], alone([w], [device], shipped()).seconds[0, 0]
         reached = w.matrix_flops / at_own_clock(device, shipped()).dense_flops["tensor_fp16"] / full
-        assert 0.6 < reached < 0.98, device.id
+        assert 0.6 < reached <= (0.98 if whole else 1), device.id
         assert full <= held < 3.5 * full, device.id
     l4, l40s = seconds(w, card="l4"), seconds(w, card="l40s")
     assert l4[0] > 2.5 * l40s[0]  # 72 W against 350

@@ -168,7 +168,7 @@ def in_engine(works: Works, s: Shape, cards: Cards, dram_share: Array) -> Kernel
     Source: fitted to whole engines; forms tried: derive/tensorrt.md.
     """
     coef, product_of = cards.constants.tensor_convolution["engine"], cards.constants.tensor_gemm
-    product = _padded_product(works, s, cards, coef)
+    product = padded_product(works, s, cards, coef)
     changed = {f"tensor_gemm.{name}": coef[name] for name in ("extra_k", "start_cycles")}
     gathers = (cards.major < 8) & (works["taps"] > 1)
     changed["tensor_gemm.rate"] = coef["rate"] * np.where(gathers, cards.constants.tensor_convolution["gather"], 1.0)
@@ -188,7 +188,7 @@ def by_cudnn(works: Works, s: Shape, cards: Cards, dram_share: Array) -> KernelT
     Source: fitted to DeepBench's FP16 rows of V100 and T4; forms tried: derive/conv.md.
     """
     coef, kernel_s = cards.constants.tensor_convolution, cards.constants.launch["kernel_s"]
-    early, product = cards.major < 8, _padded_product(works, s, cards, coef)
+    early, product = cards.major < 8, padded_product(works, s, cards, coef)
     bare = tensor_cores(works, product, cards.having(_of_cudnn(works, s, cards, coef)), dram_share)
     gathers = early | (in_bulk(cards) & (works["taps"] > 1))
     gather = np.where(gathers, coef["gather"], 1.0)
@@ -399,7 +399,7 @@ def _tiles(cards: Cards, coef: Mapping[str, Any]) -> Array:
     return np.array([(tiles * longest)[:longest] for tiles in sets], dtype=float).transpose(1, 2, 0)
 
 
-def _padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
+def padded_product(works: Works, s: Shape, cards: Cards, coef: Mapping[str, Any]) -> Product:
     """m = images x positions, n = output channels, k = taps x input channels, padded to whole steps; n and k are [n,
     g]. The gradient of weights contracts the positions: the larger of the other two is m.
 
