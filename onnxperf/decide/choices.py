@@ -16,7 +16,7 @@ from onnxperf.ground.errors import Error, ModelError, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, size
 from onnxperf.running.pipeline import Gpu, Request, each, find, read_once, runs, with_batch
-from onnxperf.running.run import Run, share_estimates
+from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 
 MOST_BATCH = 1024  # the largest batch that is tried
@@ -222,35 +222,14 @@ def priced(usd_by_card: Mapping[str, float] | None = None) -> dict[str, Price]:
 
 
 def on_each(r: Request, devices: Sequence[Device]) -> list[Outline | Error]:
-    """The outline of a request on each card, or why there is none."""
-    return on_each_of([r], devices)[0]
-
-
-def on_each_of(requests: Sequence[Request], devices: Sequence[Device]) -> list[list[Outline | Error]]:
-    """The outline of each of some requests on each card, or why there is none; best of one model at several batches.
-
-    Cards share their runs, and runs estimates; where a card can't be predicted, each half is asked for on its own.
+    """The outline of a request on each card, or why there is none: where a card can't be predicted, each half is asked
+    for on its own.
     """
-    placed = [_placed(r, devices) for r in requests]
-    share_estimates({id(run): run for pairs in placed for run, _ in pairs}.values())
-    return [_on_each(r, devices, placed.pop(0)) for r in requests]  # a run's stages go with it
-
-
-def _placed(r: Request, devices: Sequence[Device]) -> list[tuple[Run, int]]:
-    """The runs of a request as `runs` has them; none where a card can't be predicted."""
     try:
-        return runs(r, devices)
-    except Error:
-        return []
-
-
-def _on_each(r: Request, devices: Sequence[Device], placed: Sequence[tuple[Run, int]] = ()) -> list[Outline | Error]:
-    """The outline of a request on each card, or why there is none; placed: its runs, if they are there already."""
-    try:
-        return [*_outlined(placed or runs(r, devices))]
+        return [*_outlined(runs(r, devices))]
     except Error as e:
         half = len(devices) // 2
-        return [*_on_each(r, devices[:half]), *_on_each(r, devices[half:])] if half else [e]
+        return [*on_each(r, devices[:half]), *on_each(r, devices[half:])] if half else [e]
 
 
 def _outlined(placed: Sequence[tuple[Run, int]]) -> list[Outline]:

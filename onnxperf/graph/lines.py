@@ -1,8 +1,8 @@
-"""The graphs of a model at many batches, of which a few are read: between these, every size grows by equal steps.
+"""What a model is at many batches, of which a few are made: between these, every size grows by equal steps.
 
-What is read are the ends of a stretch of batches, the second, and the one with the most factors of two. If these are
+What is made are the ends of a stretch of batches, the second, and the one with the most factors of two. If these are
 the same but for whole numbers, which lie on a straight line each, the others are taken from it; else the stretch is cut
-in two. A batch is read by itself where one of its sizes equals another size of the model by chance, which fusions and
+in two. A batch is made by itself where one of its sizes equals another size of the model by chance, which fusions and
 broadcasts could take for a reason.
 """
 
@@ -11,51 +11,73 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from onnxperf.graph.core import AT_BATCH, Graph
 from onnxperf.graph.open_dims import Open
 from onnxperf.ground.errors import Error
-from op_models import Tensor
+from op_models import Operator, Tensor
 
-FEW = 4  # batches that are read: fewer than these are read each
-
-Load = Callable[[int], Graph]
-
-
-class _NoLine(Exception):
-    """Two graphs differ in more than sizes, or a batch has no whole size."""
+FEW = 4  # batches that are made: fewer than these are made each
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-def graphs_at(load: Load, batches: Sequence[int]) -> Iterator[Graph | Error]:
-    """The graph at each of these ascending batches, as `load` reads it, or why there is none; each when it is asked
-    for.
+class NoLine(Exception):
+    """Two of what is made differ in more than sizes, or a batch has no whole size."""
+
+
+class Line(Protocol[T_co]):
+    """The line through what is made at some batches."""
+
+    def at(self, batch: int) -> T_co | None:
+        """What is on it at a batch; None where that must be made."""
+
+
+def along(
+    make: Callable[[int], T], batches: Sequence[int], line_of: Callable[[Mapping[int, T]], Line[T] | None]
+) -> Iterator[T | Error]:
+    """What `make` makes at each of these ascending batches, or the error that it raises.
+
+    line_of: the line through what is made at some batches; None where there is none.
     """
-    read: dict[int, Graph | Error] = {}
+    results: dict[int, T | Error] = {}
 
-    def at(batch: int) -> Graph | Error:
-        if batch not in read:
+    def at(batch: int) -> T | Error:
+        if batch not in results:
             try:
-                read[batch] = load(batch)
+                results[batch] = make(batch)
             except Error as e:
-                read[batch] = e
-        return read[batch]
+                results[batch] = e
+        return results[batch]
 
-    def filled(part: Sequence[int]) -> Iterator[Graph | Error]:
+    def taken(batch: int) -> T | Error:
+        at(batch)
+        return results.pop(batch)  # no later stretch has it
+
+    def filled(part: Sequence[int]) -> Iterator[T | Error]:
         if len(part) <= FEW:
-            yield from map(at, part)
+            yield from map(taken, part)
             return
-        line = _line({batch: at(batch) for batch in (part[0], part[-1], part[1], max(part, key=_twos))})
-        if line is None:  # where the first is unlike the second, as one is that needs no change, it is left out
-            first, second, last = at(part[0]), at(part[1]), at(part[-1])
-            cut = 1 if not _alike(first, second) and _alike(second, last) else len(part) // 2
+        ends = part[0], part[-1], part[1], max(part, key=_twos)
+        through = _through(line_of, {batch: at(batch) for batch in ends})
+        if through is None:  # where it is the first, as one is that needs no change, that spoils it, it is left out
+            rest = part[1], part[-1], max(part[1:], key=_twos)
+            cut = 1 if _through(line_of, {batch: at(batch) for batch in rest}) else len(part) // 2
             yield from filled(part[:cut])
             yield from filled(part[cut:])
             return
         for batch in part:
-            yield read[batch] if batch in read else line.at(batch) or at(batch)
+            on_line = None if batch in results else through.at(batch)
+            yield taken(batch) if on_line is None else on_line
 
     return filled(batches)
+
+
+def _through(line_of: Callable[[Mapping[int, T]], Line[T] | None], results: Mapping[int, T | Error]) -> Line[T] | None:
+    """The line through what is made; None where one could not be."""
+    each = {batch: x for batch, x in results.items() if not isinstance(x, Error)}
+    return line_of(each) if len(each) == len(results) else None
 
 
 def _twos(batch: int) -> int:
@@ -82,11 +104,11 @@ class _Line:
         try:
             sizes = [self.number(*pair, batch) for pair in self.growing]
             return None if len({*sizes} - self.fixed) < len(sizes) else self.graph(batch)
-        except _NoLine:
+        except NoLine:
             return None
 
     def graph(self, batch: int) -> Graph:
-        """The graph at a batch; _NoLine where there is none."""
+        """The graph at a batch; NoLine where there is none."""
         others = {key: self.tensor(a, b, batch) for key, (a, b) in self.changed.items()}
 
         def tensors(of: Sequence[Any]) -> tuple[Any, ...]:
@@ -96,19 +118,21 @@ class _Line:
         for i in self.operators:
             a, b = low.operators[i], self.high.operators[i]
             attrs = a.attrs if a.attrs == b.attrs else self.value(a.attrs, b.attrs, batch)
-            operators[i] = replace(a, inputs=tensors(a.inputs), outputs=tensors(a.outputs), attrs=attrs)
+            ends = tensors(a.inputs), tensors(a.outputs)
+            operators[i] = Operator(a.name, a.type, *ends, attrs, a.version, a.nodes, a.place, a.repeat)
         inputs, outputs = tensors(low.inputs), tensors(low.outputs)
         return replace(low, operators=tuple(operators), inputs=inputs, outputs=outputs, batch=batch)
 
     def tensor(self, a: Tensor, b: Tensor, batch: int) -> Tensor:
         """What is between two tensors."""
-        shape, value = self.value(a.shape, b.shape, batch), self.value(a.value, b.value, batch)
-        return replace(a, name=_named(a.name, self.low.batch, batch), shape=shape, value=value)
+        value = None if a.value is None and b.value is None else self.value(a.value, b.value, batch)
+        name, shape = _named(a.name, self.low.batch, batch), self.value(a.shape, b.shape, batch)
+        return Tensor(name, a.dtype, shape, a.kind, value)
 
     def value(self, a: Any, b: Any, batch: int) -> Any:
         """What is between two values: of whole numbers, and of those in tuples, lists and mappings."""
         if type(a) is not type(b):
-            raise _NoLine
+            raise NoLine
         if isinstance(a, dict) and a.keys() == b.keys():
             return {name: self.value(a[name], b[name], batch) for name in a}
         if isinstance(a, tuple | list) and len(a) == len(b):
@@ -120,25 +144,25 @@ class _Line:
         return self.number(a, b, batch) if type(a) is int else _same(a, b)
 
     def repeated(self, a: tuple[Any, ...], b: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
-        """What is between two values, the longer of which repeats what each sample adds; _NoLine where it does not."""
+        """What is between two values, the longer of which repeats what each sample adds; NoLine where it does not."""
         count = self.number(len(a), len(b), batch)
         part = a[: gcd(len(a), (len(b) - len(a)) // (self.high.batch - self.low.batch))]
         if not part or count % len(part) or any(x != part * (len(x) // len(part)) for x in (a, b)):
-            raise _NoLine
+            raise NoLine
         return part * (count // len(part))
 
     def number(self, a: int, b: int, batch: int) -> int:
-        """The whole number between two; _NoLine where there is none."""
+        """The whole number between two; NoLine where there is none."""
         size, rest = divmod((b - a) * (batch - self.low.batch), self.high.batch - self.low.batch)
         if rest:
-            raise _NoLine
+            raise NoLine
         return int(a) + size
 
 
-def _line(read: Mapping[int, Graph | Error]) -> _Line | None:
+def line(read: Mapping[int, Graph]) -> Line[Graph] | None:
     """The line through the first two of these graphs, by batch, on which the others are; None where there is none."""
-    graphs = [g for batch, g in read.items() if isinstance(g, Graph) and g.batch == batch]
-    if len(graphs) < len(read) or not all(_alike(graphs[0], g) for g in graphs[1:]):
+    graphs = [g for batch, g in read.items() if g.batch == batch]
+    if len(graphs) < len(read) or not all(_form(graphs[0]) == _form(g) for g in graphs[1:]):
         return None
     low, high, *others = graphs
     tensors = [*zip(_tensors(low), _tensors(high), strict=True)]
@@ -150,23 +174,18 @@ def _line(read: Mapping[int, Graph | Error]) -> _Line | None:
         i for i, (a, b) in enumerate(zip(low.operators, high.operators, strict=True))
         if a.attrs != b.attrs or any(id(t) in changed for t in (*a.present, *a.outputs))
     ]  # fmt: skip
-    line = _Line(low, high, fixed, growing, changed, tuple(touched))
+    through = _Line(low, high, fixed, growing, changed, tuple(touched))
     try:
-        same = all(_content(line.graph(g.batch)) == _content(g) for g in others)
-    except _NoLine:
+        same = all(_content(through.graph(g.batch)) == _content(g) for g in others)
+    except NoLine:
         return None
-    return line if same else None
+    return through if same else None
 
 
 def _tensors(graph: Graph) -> list[Tensor]:
     """All tensors, as often as they stand in the graph."""
     of_operators = (t for o in graph.operators for t in (*o.present, *o.outputs))
     return [*graph.inputs, *graph.outputs, *of_operators]
-
-
-def _alike(a: Graph | Error, b: Graph | Error) -> bool:
-    """Whether two graphs are the same but for whole numbers in shapes, values and attributes."""
-    return isinstance(a, Graph) and isinstance(b, Graph) and _form(a) == _form(b)
 
 
 def _named(name: str, at: int, batch: int) -> str:
@@ -198,7 +217,7 @@ def _dim(size: int) -> tuple[Any, ...]:
 
 
 def _same(a: Any, b: Any) -> Any:
-    """What two graphs have in common; _NoLine where they differ in it."""
+    """What two graphs have in common; NoLine where they differ in it."""
     if a != b:
-        raise _NoLine
+        raise NoLine
     return a

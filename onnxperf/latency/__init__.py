@@ -20,8 +20,10 @@ from onnxperf.latency.estimate import (
     alone,
     correction_name,
     estimate,
+    estimate_alike,
     estimate_works,
     floors,
+    form_of,
     single,
     watts_alone,
 )
@@ -32,6 +34,6 @@ from onnxperf.latency.workspace import workspaces
 
 __all__ = [
     "BOUNDS", "Array", "Constants", "Estimates", "HostProcessor", "KernelTerms", "Method", "alone", "correction_name",
-    "estimate", "estimate_works", "family_of", "floors", "pipe_on", "rate_on", "shipped", "single", "watts_alone",
-    "workspaces",
+    "estimate", "estimate_alike", "estimate_works", "family_of", "floors", "form_of", "pipe_on", "rate_on", "shipped",
+    "single", "watts_alone", "workspaces",
 ]  # fmt: skip

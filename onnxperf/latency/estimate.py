@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from onnxperf.latency.padding import least_padded
 from onnxperf.latency.power import drawn, energy, slowdown
 from onnxperf.latency.terms import Array, KernelTerms, rows_of, summed
 from onnxperf.lowering.lower import Kernel, Kernels
-from op_models import Transfer, Work
+from op_models import Work
 
 CHUNK = 256  # works estimated at once: tile variants are one more axis, and memory is bounded
 LEDGERS, CELLS = 4, 1 << 18  # how many are kept, and the most works x devices in each, of some 250 bytes
@@ -64,6 +64,11 @@ class Estimates:
     links: Array
     source: Array
 
+    def only(self, columns: slice) -> Estimates:
+        """Those of some of the devices."""
+        of_kernels = {"transfer": self.transfer}
+        return Estimates(**{f.name: getattr(self, f.name)[..., columns] for f in fields(self)} | of_kernels)
+
 
 def estimate(
     kernels: Kernels, devices: Sequence[Device], method: Method, constants: Constants | None = None
@@ -74,42 +79,92 @@ def estimate(
     bus and exchanges are not slowed. Raises ValueError where cards and processors are mixed, whose models differ, and
     UsageError where the method's error class has no ranges among the constants.
     """
-    of_run = ledger(tuple(devices), constants or shipped(), method.times)
-    cards = of_run.cards
-    asked = [(kernel.work, method.layer(kernel)) for kernel in kernels.rows]
-    index = {pair: i for i, pair in enumerate(dict.fromkeys(asked))}
-    work_list, layers = [w for w, _ in index], [layer for _, layer in index]
-    rows = np.array([index[pair] for pair in asked], dtype=int)
-    terms, floor_s, resources = of_run.entries(work_list, [kernels.stored_bytes] * len(work_list), layers)
-    repeats = np.array([kernel.repeat for kernel in kernels.rows], dtype=float).reshape(len(rows), 1)
-    exchange = np.array([kernel.communicates for kernel in kernels.rows], dtype=bool)
-    transfer = exchange | np.array([isinstance(kernel.work.size, Transfer) for kernel in kernels.rows], dtype=bool)
-    corrections = np.ones((len(rows), len(devices))) if method.own_terms else _corrections(kernels, devices)
+    return estimate_alike([kernels], devices, method, constants or shipped())
+
+
+def estimate_alike(
+    several: Sequence[Kernels], devices: Sequence[Device], method: Method, constants: Constants
+) -> Estimates:
+    """The same of runs of one model at several batches, of one form (`form_of`), as columns of the same arrays: first
+    all devices of the first run, then those of the next.
+    """
+    of_run, first, runs = ledger(tuple(devices), constants, method.times), several[0], len(several)
+    cards, distinct = of_run.cards, _distinct(several, method)
+    rows, alike = distinct.rows, distinct.works[::runs]  # those of the first run
+    of_works = of_run.entries(distinct.works, distinct.stored, distinct.layers)
+    terms, floor_s, resources = _columns(of_works, runs)
+    repeats = np.array([kernel.repeat for kernel in first.rows], dtype=float)[:, None]
+    exchange = np.array([kernel.communicates for kernel in first.rows], dtype=bool)
+    transfer = exchange | np.array([bool(kernel.way) for kernel in first.rows], dtype=bool)
+    corrections = np.tile(_corrections(first, devices), runs) if not method.own_terms else 1.0
     full_clock = repeats * corrections * terms.seconds[rows]
-    on_tensor = _tensor_share(work_list, full_clock, rows, cards)
-    busy = np.where(on_tensor > 0, on_tensor, 1.0)
-    in_dram = dram_share(np.array([[float(kernels.stored_bytes)]]), cards)
-    joules = repeats * energy(work_list, cards, in_dram, terms.executed_share, busy)[rows]
-    factor = np.ones((len(devices),))
+    on_tensor = _tensor_share(np.tile(_on_tensor(alike, cards), runs)[rows], full_clock)
+    busy = np.tile(np.where(on_tensor > 0, on_tensor, 1.0).reshape(runs, -1), (len(alike), 1))
+    in_dram = dram_share(np.array(distinct.stored, dtype=float)[:, None], cards)
+    joules = repeats * _wide(energy(distinct.works, cards, in_dram, of_works[0].executed_share, busy), runs)[rows]
+    factor = np.ones(runs * len(devices))
     if method.power_limit:
-        factor = slowdown(summed(full_clock[~transfer]), summed(joules[~transfer]), cards, on_tensor)[0]
+        factor = _limited(full_clock[~transfer], joules[~transfer], cards, on_tensor)
     once = np.maximum(corrections * terms.seconds[rows], floor_s[rows])
     seconds = repeats * once * np.where(transfer[:, None], 1.0, factor)
-    assumed = np.array([bool(kernel.assumed) for kernel in kernels.rows], dtype=bool)
-    unknown = np.array([bool(kernel.assumed or kernel.work.steps.unknown) for kernel in kernels.rows], dtype=bool)
-    half_width = _half_widths(work_list, rows, unknown, cards, method)
-    competing = np.broadcast_arrays(terms.compute, terms.memory, terms.latency, terms.launch)
+    assumed = np.array([bool(kernel.assumed) for kernel in first.rows], dtype=bool)
+    unknown = assumed | np.array([bool(kernel.work.steps.unknown) for kernel in first.rows], dtype=bool)
+    half_width = _wide(_half_widths(distinct.works, cards, method), runs)[rows]
+    half_width = np.where(unknown[:, None], ranges_of(UNMEASURED, constants)["new"], half_width)
     return Estimates(
         seconds=seconds, floor_s=repeats * floor_s[rows],
-        least_s=_least(work_list, resources, rows, repeats, len(devices)), half_width=half_width,
-        run_half_width=_of_sum(work_list, rows, unknown, seconds, half_width, cards, method),
+        least_s=_least(alike, resources, rows, repeats, len(factor)), half_width=half_width,
+        run_half_width=_of_sum(alike, rows, unknown, seconds, half_width, cards, method),
         joules=joules, workspace=terms.workspace[rows], launches=terms.launches[rows],
-        bound=np.argmax(competing, axis=0)[rows], variant=terms.variant[rows],
+        bound=np.argmax([terms.compute, terms.memory, terms.latency, terms.launch], axis=0)[rows],
+        variant=terms.variant[rows],
         occupancy=np.where(exchange[:, None], terms.occupancy[rows],
                            np.maximum(terms.occupancy[rows], floor_s[rows] / np.maximum(once, 1e-30))),
         transfer=transfer, power_factor=factor, links=np.stack([terms.nvlink, terms.pcie, terms.network])[:, rows],
-        source=np.where(assumed[:, None], "assumed", _sources(devices)),
+        source=np.where(assumed[:, None], "assumed", np.tile(_sources(devices), runs)),
     )  # fmt: skip
+
+
+class _Distinct(NamedTuple):
+    """The works of runs of one form, without duplicates: each of every run, then the next. rows [n]: the index of the
+    work of each kernel among those of a run; stored, layers: as in `Ledger.entries`.
+    """
+
+    rows: Array
+    works: list[Work]
+    stored: list[int]
+    layers: list[Any]
+
+
+def _distinct(several: Sequence[Kernels], method: Method) -> _Distinct:
+    each = [[(kernel.work, method.layer(kernel)) for kernel in kernels.rows] for kernels in several]
+    index = {pair: i for i, pair in enumerate(dict.fromkeys(each[0]))}
+    rows = [index[pair] for pair in each[0]]
+    pairs = [of_run[at] for at in map(rows.index, range(len(index))) for of_run in each]
+    stored = [kernels.stored_bytes for kernels in several] * len(index)
+    return _Distinct(np.array(rows, dtype=int), [w for w, _ in pairs], stored, [layer for _, layer in pairs])
+
+
+def form_of(kernels: Kernels, method: Method) -> object:
+    """What kernels of several batches must have in common to be estimated and laid out as columns of the same arrays:
+    all but the sizes of their works and what their operators are called.
+    """
+    index: dict[Any, int] = {}
+    return tuple([
+        (
+            k.after, k.repeat, k.blocks, k.rank, k.visited, k.at_most, k.phase, bool(k.assumed), k.group, k.way,
+            correction_name(k), type(k.work.size), bool(k.work.matrix_flops), k.work.pipe, k.work.dtype,
+            any(k.work.steps), k.work.steps.unknown, method.error_class or _classes(k.work),
+            index.setdefault((k.work, method.layer(k)), len(index)),
+        )
+        for k in kernels.rows
+    ])  # fmt: skip
+
+
+def _classes(w: Work) -> tuple[str, str]:
+    """The error classes of a work without tensor cores and on them."""
+    family = family_of(w)
+    return family.error_class(w, False), family.error_class(w, True)
 
 
 def _sources(devices: Sequence[Device]) -> list[str]:
@@ -142,13 +197,19 @@ def _least(work_list: Sequence[Work], busy: Mapping[str, Array], rows: Array, re
     return longest
 
 
-def _tensor_share(work_list: Sequence[Work], seconds: Array, rows: Array, cards: Cards) -> Array:
-    """The share of all kernels' seconds [n, g] in which each device has tensor cores at work [g].
-
-    rows [n]: the index of each kernel's work in the list.
+def _tensor_share(on_tensor: Array, seconds: Array) -> Array:
+    """The share of all kernels' seconds [n, g] in which each device has tensor cores at work [g]; on_tensor [n, g]:
+    which kernels are products on them.
     """
-    at_work = summed(seconds * _on_tensor(work_list, cards)[rows])
-    return np.asarray(at_work / np.maximum(summed(seconds), 1e-30))
+    return np.asarray(summed(seconds * on_tensor) / np.maximum(summed(seconds), 1e-30))
+
+
+def _limited(seconds: Array, joules: Array, cards: Cards, on_tensor: Array) -> Array:
+    """The factor by which the power limit slows all kernels [g], from their seconds and joules [n, g]; the arrays can
+    have the devices of several runs, one run after the other.
+    """
+    wide = cards.only([*range(len(cards.devices))] * (seconds.shape[1] // len(cards.devices)))
+    return np.asarray(slowdown(summed(seconds), summed(joules), wide, on_tensor)[0])
 
 
 def _on_tensor(work_list: Sequence[Work], cards: Cards) -> Array:
@@ -165,13 +226,15 @@ def _of_sum(
 
     work_list: without duplicates; rows [n]: the index of each kernel's work in it; unknown [n]: nobody knows all of
     the kernel's work. What errs together depends on whether kernels run on tensor cores, so devices that differ in this
-    are summed apart.
+    are summed apart. The arrays can have the devices of several runs, one run after the other.
     """
+    devices, columns = len(cards.devices), seconds.shape[1]
     alike: dict[tuple[bool, ...], list[int]] = {}
     for j, on_tensor in enumerate(cards.tensor([w.pipe for w in work_list]).T.tolist()):
         alike.setdefault(tuple(on_tensor), []).append(j)
-    run_half_width = np.zeros(len(cards.devices))
-    for on_tensor, at in alike.items():
+    run_half_width = np.zeros(columns)
+    for on_tensor, of_run in alike.items():
+        at = [start + j for start in range(0, columns, devices) for j in of_run]
         names = [
             method.error_class or family_of(w).error_class(w, t) for w, t in zip(work_list, on_tensor, strict=True)
         ]
@@ -180,28 +243,26 @@ def _of_sum(
     return run_half_width
 
 
-def _half_widths(work_list: Sequence[Work], rows: Array, unknown: Array, cards: Cards, method: Method) -> Array:
-    """The half-width of each kernel's range on each device [n, g].
+def _half_widths(work_list: Sequence[Work], cards: Cards, method: Method) -> Array:
+    """The half-width of the range of each work's kernel on each device [n, g], were a rule to know all of its work.
 
     A method with an error class has its ranges, or those that its calibration for the device tells. Otherwise a
     calibrated device has one half-width for every kernel that a rule knows, and a processor that was not calibrated
     that of its class; so have steps on any processor, which no calibration measures.
     """
-    unmeasured = ranges_of(UNMEASURED, cards.constants)["new"]
     if method.error_class:
         usual = ranges_of(method.error_class, cards.constants)["new"]
         calibrated = [method.half_width(d) for d in cards.devices]
-        return np.where(unknown[:, None], unmeasured, [[usual if h is None else h for h in calibrated]])
-    half_width = half_widths(work_list, cards)[rows]
+        return np.array([[usual if h is None else h for h in calibrated]] * len(work_list))
+    half_width = half_widths(work_list, cards)
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
         width = device.corrections.half_width or (ranges_of(of_all, cards.constants)["new"] if of_all else None)
         if width is not None:
             half_width[:, j] = width
         if of_all:
-            stepping = np.array([any(w.steps) for w in work_list], dtype=bool)[rows]
+            stepping = np.array([any(w.steps) for w in work_list], dtype=bool)
             half_width[stepping, j] = np.maximum(half_width[stepping, j], ranges_of(of_all, cards.constants)["new"])
-    half_width[unknown] = unmeasured
     return half_width
 
 
@@ -471,6 +532,18 @@ def _beside(parts: Sequence[Entries], order: Array) -> Entries:
         joined([s for _, s, _ in parts]),
         {x: joined([b[x] for *_, b in parts]) for x in parts[0][2]},
     )
+
+
+def _wide(values: Array, runs: int) -> Array:
+    """Of works of each of some runs [works x runs, g] those of the first run [works, runs x g]."""
+    return values.reshape(len(values) // runs, runs * values.shape[1])
+
+
+def _columns(entries: Entries, runs: int) -> Entries:
+    """The entries of works of each of some runs as columns."""
+    terms, floor_s, busy = entries
+    fields: dict[str, Any] = {f: _wide(getattr(terms, f), runs) for f in terms._fields[:-1]}
+    return KernelTerms(**fields), _wide(floor_s, runs), {name: _wide(seconds, runs) for name, seconds in busy.items()}
 
 
 def _taken(entries: Entries, rows: Array) -> Entries:

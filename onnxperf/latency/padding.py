@@ -8,7 +8,6 @@ that it does not: more work never gets faster by the choice of a variant.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +37,9 @@ def grown(w: Work, field: str, size: int, shared: int) -> Work:
     """The same work with another size in a field, with which all grows but `shared` of the bytes that it reads."""
     old: Any = w.size
     factor, shared = size / getattr(old, field), min(shared, w.bytes_read)
-    return replace(
-        w, size=old._replace(**{field: size}), bytes_read=shared + round((w.bytes_read - shared) * factor),
-        bytes_written=round(w.bytes_written * factor), matrix_flops=round(w.matrix_flops * factor),
-        vector_flops=round(w.vector_flops * factor),
-    )  # fmt: skip
+    read, written = shared + round((w.bytes_read - shared) * factor), round(w.bytes_written * factor)
+    matrix, vector = round(w.matrix_flops * factor), round(w.vector_flops * factor)
+    return Work(old._replace(**{field: size}), w.dtype, w.pipe, read, written, w.weight_bytes, matrix, vector, w.steps)
 
 
 def larger_batches(

@@ -25,7 +25,7 @@ def energy(
     """Joules of one run of each work on each card, [n, g].
 
     dram_share [n, g]: the part of the weights that comes from DRAM; executed_share: the part of its matrix FLOPs that
-    the algorithm executes; busy [g]: the share of its time in which the run has tensor cores at work.
+    the algorithm executes; busy [n, g]: the share of its time in which the work's run has tensor cores at work.
 
     A vector FLOP costs energy by process node, a FLOP of tensor cores by node, size of the unit, clock and type. Bytes
     cost what their kind of memory takes where they come from DRAM: that part of the weights, and other tensors that L2
@@ -82,24 +82,29 @@ def _per_tensor_flop(work_list: Sequence[Work], cards: Cards, per_vector_flop: A
     cores that are `busy` for a share of the time, as a slower clock takes less voltage. Where they wait for other
     kernels half of the time, they have twice the watts.
     """
-    pipes = {pipe: i for i, pipe in enumerate(dict.fromkeys(w.pipe for w in work_list))}
-    cost = np.broadcast_to(per_vector_flop, (len(pipes), len(cards.devices))).copy()
-    watts = np.broadcast_to(available(cards)[0] / busy, len(cards.devices))
+    pipes: dict[str, list[int]] = {}
+    for i, w in enumerate(work_list):
+        pipes.setdefault(w.pipe, []).append(i)
+    shape = len(work_list), len(cards.devices)
+    cost = np.broadcast_to(per_vector_flop, shape).copy()
+    watts = np.broadcast_to(available(cards) / busy, shape)
     tensor = [j for j, device in enumerate(cards.devices) if "tensor_fp16" in device.dense_flops]
     whole_rates = dict(zip(tensor, cards.only(tensor).whole_rate(["tensor_fp16"])[0].tolist(), strict=True))
     for j, device in enumerate(cards.devices):
         whole_rate = whole_rates.get(j, 0.0)
-        for name, i in pipes.items():
+        for name, at in pipes.items():
             pipe = pipe_on(device, name)
             if whole_rate and pipe.startswith("tensor_"):
-                cost[i, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[j], cards.constants.power)
+                cost[at, j] = _tensor_flop_joules(device, pipe, whole_rate, watts[at, j], cards.constants.power)
             elif pipe in ("int8", "fp16"):  # assumed: an instruction takes the energy of one in FP32, and does more
-                cost[i, j] *= min(device.dense_flops["fp32"] / device.dense_flops[pipe], 1.0)
-    return np.asarray(cost[[pipes[w.pipe] for w in work_list]])
+                cost[at, j] *= min(device.dense_flops["fp32"] / device.dense_flops[pipe], 1.0)
+    return cost
 
 
-def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: float, coef: Mapping[str, Any]) -> float:
-    """Joules of one FLOP of a tensor pipe; whole_rate: FP16 FLOP/s of the card's units (`Cards.whole_rate`)."""
+def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: Array, coef: Mapping[str, Any]) -> Array:
+    """Joules of one FLOP of a tensor pipe where so many watts are left to it; whole_rate: FP16 FLOP/s of the card's
+    units (`Cards.whole_rate`).
+    """
     rate, hz = device.dense_flops[pipe], device.tensor_hz
     size = (whole_rate / device.sms / hz / 1024) ** -coef["tensor_size_exponent"]
     ratio = min(max(rate / device.dense_flops["tensor_fp16"], 1 / MOST_RATIO), MOST_RATIO)
@@ -110,4 +115,4 @@ def _tensor_flop_joules(device: Device, pipe: str, whole_rate: float, watts: flo
     late = coef["tensor_blackwell"] if device.capability[0] >= 10 else 1.0
     joules = coef["tensor_pJ_per_flop"] * 1e-12 * size * kind * late
     clock = (watts / (joules * rate * 1.5e9 / hz)) ** (1 / (1 + coef["tensor_clock_exponent"]))  # in 1.5 GHz
-    return float(joules * min(clock, hz / 1.5e9) ** coef["tensor_clock_exponent"])
+    return np.asarray(joules * np.minimum(clock, hz / 1.5e9) ** coef["tensor_clock_exponent"])

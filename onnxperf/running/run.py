@@ -8,8 +8,7 @@ kept under these arguments, so that a run under another term, such as a method, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpu_specs import Device, Host, usual_cluster
 from onnxperf.graph import CONTROL, Graph, Note, fixed, is_static
-from onnxperf.ground.errors import Error, UsageError, counted, printable
+from onnxperf.ground.errors import UsageError, counted, printable
 from onnxperf.ground.names import AMP
 from onnxperf.latency import (
     Constants,
@@ -27,7 +26,6 @@ from onnxperf.latency import (
     HostProcessor,
     Method,
     estimate,
-    estimate_works,
     pipe_on,
     shipped,
     workspaces,
@@ -125,6 +123,10 @@ class Run:
         """What a pickle holds: no stages, which are made again."""
         return {f.name: getattr(self, f.name) for f in fields(self)} | {"kept": Kept()}
 
+    def knowing(self, **stages: Any) -> None:
+        """Keep results of stages, by name, that were made beside those of other runs."""
+        vars(self).update(stages)
+
     def under(self, **terms: Any) -> Run:
         """The same run under other terms of the scenario, of TERMS; stages that don't depend on them are shared.
 
@@ -183,13 +185,21 @@ class Run:
         products run on tensor cores. These are other kernels, that other rows tell of, and the runtime chooses among
         them by layer; on cards with HBM apart, where less of a kernel hides behind its bytes.
         """
+        return self.kinds[j]
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The `kind` of a run on each device."""
         flops = self.kept(_flops_by_pipe, self.kernels)
-        on_tensor = sum(n for pipe, n in flops.items() if pipe_on(self.devices[j], pipe).startswith("tensor_"))
+        tensor = [self.kept(_tensor_cores, self.devices, pipe) for pipe in flops]
         name = self.runtime.errs_as or self.scenario.runtime
         name = f"{name} training" if self.scenario.mode == "training" else name
-        if 2 * on_tensor <= sum(flops.values()):
-            return name
-        return f"{name} tensor{HBM * self.devices[j].memory_kind.startswith('HBM')}"
+        names = [name, f"{name} tensor", f"{name} tensor{HBM}"]
+        on_tensor = [
+            sum(n for n, at in zip(flops.values(), tensor, strict=True) if at[j]) for j in range(len(self.devices))
+        ]
+        most = [2 * n > sum(flops.values()) for n in on_tensor]
+        return [names[m * (1 + d.memory_kind.startswith("HBM"))] for m, d in zip(most, self.devices, strict=True)]
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
@@ -348,26 +358,17 @@ class Run:
         return self.kept(memory, self.footprint, most, device.usable_bytes, self.runtime.policy.arena, context)
 
 
-def share_estimates(runs: Iterable[Run]) -> None:
-    """Estimate the kernels of runs at several batches at once: what more than one could be padded to is so estimated
-    once. Runs share this where they have the same devices.
-    """
-    alike: dict[tuple[Any, ...], list[Kernels]] = {}
-    for run in runs:
-        with suppress(Error):  # which is raised where the run is asked for
-            alike.setdefault((run.devices, run.method, run.constants), []).append(run.kernels)
-    for (devices, method, constants), several in alike.items():
-        if len(several) > 1:
-            with suppress(Error):
-                estimate_works(several, devices, method, constants)
-
-
 def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
     """The FLOPs of all products by the pipe that computes them."""
     flops: dict[str, int] = {}
     for k in kernels.rows:
         flops[k.work.pipe] = flops.get(k.work.pipe, 0) + k.repeat * k.work.matrix_flops
     return flops
+
+
+def _tensor_cores(devices: Sequence[Device], pipe: str) -> list[bool]:
+    """Whether each device does a pipe's work on tensor cores."""
+    return [pipe_on(device, pipe).startswith("tensor_") for device in devices]
 
 
 def _most_workspace(kernels: Kernels, each: NDArray[Any], devices: Sequence[Device], c: Constants) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -49,6 +49,14 @@ class Timeline:
     stalled_on: Array
     shared_s: Array
 
+    def only(self, columns: slice) -> Timeline:
+        """That of some of the devices."""
+        return Timeline(**{f.name: getattr(self, f.name)[..., columns] for f in fields(self)})
+
+
+#: Of a device: seconds that its host takes to launch each kernel, and what else it does.
+Host = tuple[Sequence[float], HostThread]
+
 
 def schedule(
     kernels: Kernels,
@@ -64,10 +72,24 @@ def schedule(
     costs: what the host of each device [g] spends; cpus: which processor that is. streams: how many kernels may run at
     once. cuda_graph: all kernels are launched as a whole, and none waits for the host.
     """
-    n, g = estimates.seconds.shape
+    return laid_out(kernels, estimates, hosts(kernels, costs, cpus, cuda_graph), streams)
+
+
+def hosts(
+    kernels: Kernels, costs: Sequence[HostCosts], cpus: Sequence[Processor], cuda_graph: bool = False
+) -> list[Host]:
+    """What the host of each device does in a run, as in `schedule`."""
     each = [*zip(costs, cpus, strict=True)]
     paces = {pair: _host(kernels, *pair, cuda_graph) for pair in dict.fromkeys(each)}
-    hosts, paths = [paces[pair] for pair in each], _paths(kernels, estimates)
+    return [paces[pair] for pair in each]
+
+
+def laid_out(kernels: Kernels, estimates: Estimates, hosts: Sequence[Host], streams: int = 1) -> Timeline:
+    """The timeline of kernels on devices with these hosts. The devices can be those of several runs whose kernels are
+    alike but for their sizes: of the kernels it takes no other.
+    """
+    n, g = estimates.seconds.shape
+    paths = _paths(kernels, estimates)
     if streams == 1 and len({k.group for k in kernels.rows if k.communicates}) < 2:
         start, begun, launched, total, stalled_on = _in_line(kernels, estimates, hosts)
         none = np.zeros((n, g))
@@ -115,7 +137,7 @@ def _paths(kernels: Kernels, estimates: Estimates) -> tuple[Array, Array]:
     return critical, np.maximum(bound, estimates.least_s)
 
 
-def _host(kernels: Kernels, costs: HostCosts, cpu: Processor, cuda_graph: bool) -> tuple[list[float], HostThread]:
+def _host(kernels: Kernels, costs: HostCosts, cpu: Processor, cuda_graph: bool) -> Host:
     """Seconds that the host takes to launch each kernel, and what else it does."""
     if cuda_graph:  # launched at once, and no kernel of it can make the host wait
         return [0.0] * len(kernels.rows), HostThread(costs.replay_s, 0.0, costs.sync_s, costs.replay_gap_s)
@@ -123,7 +145,7 @@ def _host(kernels: Kernels, costs: HostCosts, cpu: Processor, cuda_graph: bool) 
     return launches, HostThread(costs.run_s, tail, costs.sync_s, costs.gap_s)
 
 
-def _tasks(kernels: Kernels, e: Estimates, j: int, launches: list[float]) -> list[Task]:
+def _tasks(kernels: Kernels, e: Estimates, j: int, launches: Sequence[float]) -> list[Task]:
     """The kernels as tasks of device j. Where all exchanges are of one group, its stream needs no name of its own."""
     columns = zip(kernels.rows, launches, e.seconds[:, j].tolist(), e.occupancy[:, j].tolist(), strict=True)
     tasks = [Task(x, s, o, k.after, k.way, k.repeat, k.blocks, k.rank, k.communicates) for k, x, s, o in columns]
@@ -134,9 +156,7 @@ def _tasks(kernels: Kernels, e: Estimates, j: int, launches: list[float]) -> lis
     return tasks
 
 
-def _in_line(
-    kernels: Kernels, estimates: Estimates, hosts: Sequence[tuple[list[float], HostThread]]
-) -> tuple[Array, Array, Array, Array, Array]:
+def _in_line(kernels: Kernels, estimates: Estimates, hosts: Sequence[Host]) -> tuple[Array, Array, Array, Array, Array]:
     """What `run_tasks` makes of one stream, for all devices at once: when each kernel starts, when its launches begin
     and when they are done [n, g], the end of the run [g], and what each kernel waited for [n, g].
     """

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gpu_specs import Device
 from onnxperf.answer.outline import Outline
+from onnxperf.decide.at_batches import at_batches
 from onnxperf.decide.bindings import Names, has, names_of
-from onnxperf.decide.choices import Choice, choice_of, on_each_of
+from onnxperf.decide.choices import Choice, choice_of
 from onnxperf.export import source
 from onnxperf.graph import Graph, Opened, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.graph.bind import shapes_of
-from onnxperf.graph.lines import graphs_at
 from onnxperf.graph.skeleton import skeleton
 from onnxperf.ground.errors import Error
 from onnxperf.running.pipeline import Request
@@ -40,7 +40,6 @@ class Prepared:
     shapes: Mapping[str, tuple[int, ...]]
 
 
-TOGETHER = 8192  # operators of all graphs that are held at once, at least one graph
 #: Precisions, and the cards that each is asked for on.
 Asked = tuple[tuple[str, tuple[Device, ...]], ...]
 #: What an answer is: the edition of onnxperf that gave it, and for each point, in each precision, a choice for each
@@ -71,43 +70,34 @@ def predicted(
     in each.
     """
     model, trains = _read(data), terms.get("mode") == "training"
+    by_batch, read = {point.batch: point for point, _ in asked}, dict[Any, Graph | Error]()
 
-    def at(point: Point) -> Graph:
-        sizes: Bindings = {"shapes": shapes, "dims": dict(point.dims), "batch": point.batch, "trip_counts": trip_counts}
-        return load_graph(model, **sizes, trains=trains)
+    def graph(batch: Any) -> Graph:
+        point = by_batch[batch]
+        sizes: Bindings = {"shapes": shapes, "dims": dict(point.dims), "batch": batch, "trip_counts": trip_counts}
+        if batch not in read:
+            try:
+                read[batch] = load_graph(model, **sizes, trains=trains)
+            except Error as e:
+                read[batch] = e
+        if isinstance(loaded := read[batch], Error):
+            raise loaded
+        return loaded
 
-    points: dict[Any, Point] = {point.batch: point for point, of_point in asked if of_point}
-    answers, waiting = dict[tuple[Any, str], list[Choice | Error]](), dict[Any, Graph]()
-    of_batch = {point.batch: of_point for point, of_point in asked}
-    for batch, graph in zip(points, graphs_at(lambda batch: at(points[batch]), list(points)), strict=True):
-        if isinstance(graph, Error):
-            answers |= {(batch, precision): [graph] * len(devices) for precision, devices in of_batch[batch]}
-            continue
-        waiting[batch] = graph
-        if sum(len(g.operators) for g in waiting.values()) >= TOGETHER:
-            answers |= _answered(waiting, of_batch, trip_counts, terms)
-            waiting.clear()
-    answers |= _answered(waiting, of_batch, trip_counts, terms)
-    cells = [[x for name, _ in of_point for x in answers[point.batch, name]] for point, of_point in asked]
-    return edition(), cells
+    def request(precision: str, batch: Any) -> Request:
+        return Request(graph(batch), trip_counts=trip_counts, terms={**terms, "precision": precision})
 
-
-def _answered(
-    graphs: Mapping[Any, Graph], asked: Mapping[Any, Asked], trip_counts: Mapping[str, int] | None,
-    terms: Mapping[str, Any],
-) -> dict[tuple[Any, str], list[Choice | Error]]:  # fmt: skip
-    """What is asked of the graphs at some batches, by batch and precision; those on the same cards are run together."""
     together: dict[tuple[str, tuple[Device, ...]], list[Any]] = {}
-    for batch in graphs:
-        for pair in asked[batch]:
-            together.setdefault(pair, []).append(batch)
+    for point, of_point in asked:
+        for pair in of_point:
+            together.setdefault(pair, []).append(point.batch)
     answers: dict[tuple[Any, str], list[Choice | Error]] = {}
     for (precision, devices), batches in together.items():
-        terms = {**terms, "precision": precision}
-        requests = [Request(graphs[batch], trip_counts=trip_counts, terms=terms) for batch in batches]
-        for batch, outlined in zip(batches, on_each_of(requests, devices), strict=True):
+        each = at_batches(partial(request, precision), batches, devices)
+        for batch, outlined in zip(batches, each, strict=True):
             answers[batch, precision] = [choice_of(x) if isinstance(x, Outline) else x for x in outlined]
-    return answers
+    cells = [[x for name, _ in of_point for x in answers[point.batch, name]] for point, of_point in asked]
+    return edition(), cells
 
 
 @lru_cache(maxsize=1)

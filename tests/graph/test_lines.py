@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from onnxperf.graph import Graph, load, opened
-from onnxperf.graph.lines import graphs_at
+from onnxperf.graph.lines import along, line
 from onnxperf.ground.errors import Error
 from tests.decide.models import model_of, net
 
@@ -44,7 +44,7 @@ POSITIONS = """g (float[batch,5] x) => (int64[batch,5] y) {
 def test_every_graph_is_the_one_that_is_read(model: object) -> None:
     batches = list(range(1, 33))
     at, read = reader(model)
-    each = list(graphs_at(at, batches))
+    each = list(along(at, batches, line))
     assert len(read) < len(batches) / 2
     for batch, graph in zip(batches, each, strict=True):
         assert isinstance(graph, Graph) and content(graph) == content(reader(model)[0](batch))
@@ -52,7 +52,7 @@ def test_every_graph_is_the_one_that_is_read(model: object) -> None:
 
 def test_a_size_that_another_equals_by_chance_is_read() -> None:
     at, read = reader(model_of(FLAT, {}))
-    list(graphs_at(at, [1, 2, 3, 10, 11, 12, 13, 31, 32]))
+    list(along(at, [1, 2, 3, 10, 11, 12, 13, 31, 32], line))
     assert sorted(read) == [1, 2, 12, 32]
 
 
@@ -60,14 +60,14 @@ def test_where_graphs_differ_in_more_than_sizes_each_is_read() -> None:
     model = model_of("g (float[batch,8] x) => (float[batch,8] y) { y = Relu(x) }", {})
     large = model_of("g (float[batch,8] x) => (float[batch,8] y) { y = Tanh(x) }", {})
     relu, tanh = reader(model)[0], reader(large)[0]
-    each = list(graphs_at(lambda batch: (relu if batch <= 20 else tanh)(batch), range(1, 65)))
+    each = list(along(lambda batch: (relu if batch <= 20 else tanh)(batch), range(1, 65), line))
     types = [g.operators[0].type for g in each if isinstance(g, Graph)]
     assert types == ["Relu"] * 20 + ["Tanh"] * 44
 
 
 def test_a_batch_that_can_not_be_says_why() -> None:
     fixed = model_of("g (float[4,8] x) => (float[8,4] y) { y = Transpose(x) }", {})
-    each = list(graphs_at(reader(fixed)[0], range(1, 9)))
+    each = list(along(reader(fixed)[0], range(1, 9), line))
     assert [isinstance(x, Error) for x in each] == [isinstance(x, Error) for x in map(_tried(fixed), range(1, 9))]
 
 
