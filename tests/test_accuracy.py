@@ -152,6 +152,15 @@ def test_calibration_counts_where_generation_is_a_sum_of_single_runs(
         assert onnxperf.predict(RESNET, gpu=card, runtime=terms.get("runtime")).accuracy == g.accuracy
 
 
+def test_calibration_of_one_device_says_less_of_several(tmp_path: Path) -> None:
+    card = tmp_path / "a100-here.toml"
+    device = gpu_specs.load("a100-sxm4-80gb")
+    card.write_text(file_of(replace(device, corrections=Corrections(compute=1.1, source="a test"))), encoding="utf-8")
+    one, two = (onnxperf.predict(RESNET, gpu=card, batch=2, parallel=plan).accuracy for plan in (None, "dp=2"))
+    assert (one.status, two.status) == ("measured", "inferred")
+    assert two.why == "calibrated on this device; exchanges are not"
+
+
 def test_pages_and_cards_that_are_named_are_there() -> None:
     pages, cards = {PAGE, *(m.page for m in measured())}, {m.gpu for m in measured()}
     assert all((ROOT / page).is_file() for page in pages) and cards <= set(gpu_specs.ids())

@@ -715,7 +715,8 @@ def test_several_gpus_of_a_language_model_are_asked_for_by_a_plan(onnxperf_cli) 
 
 @pytest.mark.parametrize(
     "command", [("compare", ALEXNET), ("recommend", ALEXNET, "--qps", "1", "--max-latency", "1s"),
-                ("recommend", "--config", "c.json", "--qps", "1", "--tpot", "1s"), ("compare", "--config", "c.json")]
+                ("recommend", "--config", "c.json", "--qps", "1", "--tpot", "1s"), ("compare", "--config", "c.json"),
+                ("sweep", ALEXNET)]
 )  # fmt: skip
 def test_a_price_of_a_card_that_is_not_asked_for_is_refused(onnxperf_cli, command: tuple[str, ...]) -> None:
     says = "onnxperf: --price t4=1: t4 is not one of the cards to choose from: add it to --gpu, or leave this out\n"

@@ -98,7 +98,8 @@ def accuracy(run: Run, j: int = 0) -> Accuracy:
     """Whether runs like this one were measured on device j."""
     s, device = run.scenario, run.devices[j]
     if calibrated := _calibrated(device):
-        return calibrated
+        alone = run.plan.gpus == 1
+        return calibrated if alone else replace(calibrated, status=INFERRED, why=f"{calibrated.why}; exchanges are not")
     if run.unmeasured:
         return Accuracy(NOT_VALIDATED, None, run.unmeasured)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)

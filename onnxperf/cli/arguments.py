@@ -39,7 +39,7 @@ MOST_MHZ = 1e9
 
 if TYPE_CHECKING:
     from onnxperf.graph import Graph
-    from onnxperf.running.pipeline import Request
+    from onnxperf.running.pipeline import Gpu, Request
 
     _Choice = click.Choice[str]  # generic since click 8.2
 else:
@@ -448,6 +448,19 @@ def asked_at(batches: Sequence[int | None], model: str, json_to: str | None, *, 
     """The request for a model at one batch, or with its batch open where there are several."""
     only = batches[0] if len(batches) == 1 else None
     return asked_of(model, json_to, batch=only, fit=fit or len(batches) > 1, **terms)
+
+
+def check_among(flag: str, said: Mapping[str, float], cards: Iterable[Gpu]) -> None:
+    """Raise UsageError where an option says something of a card that is not among those to choose from."""
+    from onnxperf.running.pipeline import find
+
+    among = {find(card)[0].id for card in cards}
+    for name, value in said.items():
+        if find(name)[0].id not in among:
+            option = f"{flag} {name}={value:g}"
+            raise UsageError(
+                f"{option}: {name} is not one of the cards to choose from: add it to --gpu, or leave this out"
+            )
 
 
 def refuse_others(flag: str, *names: str) -> None:

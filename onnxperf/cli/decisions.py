@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from onnxperf.cli.arguments import (
     OneOf,
     asked_of,
     by_name,
+    check_among,
     debug,
     loaded,
     of_cards,
@@ -74,7 +75,7 @@ def compare(
     from onnxperf.views.choices import show_comparison
 
     cards = selected(gpu, every, capacity_bytes, generation)
-    _check_among("--price", prices, cards)
+    check_among("--price", prices, cards)
     if decodes("qps"):
         compare_decoder(model, cards, by, prices, json_to, limit_s, **terms)
         return
@@ -128,9 +129,9 @@ def recommend(
     --batch requests at a time (256 by default). The limits are on means, or with --percentile on the 50th, 90th or
     99th percentile.
 
-    With --fleet FILE: the cheapest mix of cards for several models. FILE is a TOML file with the rate and limits of
-    each; the page docs/which-card.md shows one. --available says how many of a card there are. One model may run on
-    cards of several kinds. This needs the extra fit.
+    With --fleet FILE: the cheapest mix of cards for several models. FILE is a TOML file with a table [[model]] for
+    each: path (or config of a language model), qps, and limits, max_ms (or ttft_ms, tpot_ms). --available says how many
+    of a card there are. One model may run on cards of several kinds. This needs the extra fit.
 
     With --gpus instead of --max-latency and --qps: rank the parallel plans (dp, tp, pp, ep) for this number of GPUs.
 
@@ -155,15 +156,15 @@ def recommend(
     named = gpu or (() if every else tuple(price_by_card))
     if fleet is not None:
         cards = selected(named, every, capacity_bytes, generation)
-        _check_among("--price", prices, cards)
-        _check_among("--available", available, cards)
+        check_among("--price", prices, cards)
+        check_among("--available", available, cards)
         _recommend_fleet(fleet, cards, price_by_card, available, json_to)
         return
     if available:
         raise UsageError("--available counts the cards of a --fleet")
     if decodes():
         cards = selected(named, every, capacity_bytes, generation)
-        _check_among("--price", prices, cards)
+        check_among("--price", prices, cards)
         recommend_decoder(model, cards, qps, percentile, prices, json_to, limit_s, **terms)
         return
     model, terms = of_a_model(model, terms)
@@ -178,25 +179,12 @@ def recommend(
     if terms["batch"] is not None:
         raise UsageError("recommend chooses the batch: leave --batch out; compare ranks cards at a batch")
     cards = selected(named, every, capacity_bytes, generation)
-    _check_among("--price", prices, cards)
+    check_among("--price", prices, cards)
     with telling() as tell:
         advice = recommended(
             asked_of(model, json_to, gpu=gpu, **terms), cards, limit_s, qps, percentile, price_by_card, tell
         )
     deliver(json_to, advice.to_json, lambda: show_recommendation(console(), advice), lambda: keep(advice))
-
-
-def _check_among(flag: str, said: Mapping[str, float], cards: Iterable[Gpu]) -> None:
-    """Raise UsageError where an option says something of a card that is not among those to choose from."""
-    from onnxperf.running.pipeline import find
-
-    among = {find(card)[0].id for card in cards}
-    for name, value in said.items():
-        if find(name)[0].id not in among:
-            option = f"{flag} {name}={value:g}"
-            raise UsageError(
-                f"{option}: {name} is not one of the cards to choose from: add it to --gpu, or leave this out"
-            )
 
 
 def _recommend_fleet(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import by_name, debug, files_read, of_a_sweep, read_option
+from onnxperf.cli.arguments import by_name, check_among, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import UsageError, counted, printable
@@ -75,7 +75,9 @@ def sweep(
 
     if no_cache and folder is not None:
         raise UsageError("--no-cache contradicts --cache: give only one")
-    grid = grid_of(selected(gpu, every, capacity_bytes, generation), **asked)
+    cards = selected(gpu, every, capacity_bytes, generation)
+    check_among("--price", asked.get("prices") or {}, cards)
+    grid = grid_of(cards, **asked)
     sources = list(_models(models))
     if out is not None:
         from onnxperf.sweeps.files import check_kind
