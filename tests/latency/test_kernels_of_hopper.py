@@ -23,7 +23,7 @@ from onnxperf.latency.estimate import estimated, kernel_models
 from op_models import Conv, Pointwise, Work
 
 COLUMNS = ("op", "shapes", "types", "arguments", "layout", "kernel", "launches", "us", "seen")
-TYPES = {"float": (TensorProto.FLOAT, 4), "c10::Half": (TensorProto.FLOAT16, 2)}
+TYPES = {"float": TensorProto.FLOAT, "c10::Half": TensorProto.FLOAT16}
 VIT = Path(__file__).parents[2] / "samples/vit-base-16.onnx"
 BESIDE_US = 0.6  # microseconds that CUPTI counts beside those of a kernel
 
@@ -33,10 +33,17 @@ def rows() -> list[dict[str, str]]:
     return [*read(SAMPLE / "h200" / "kernels.csv.gz", COLUMNS)]
 
 
+def weight(name: str, dtype: int, shape: Sequence[int]) -> TensorProto:
+    """A weight whose values are in a file that is not there: predictions need none."""
+    t = TensorProto(name=name, data_type=dtype, dims=shape, data_location=TensorProto.EXTERNAL)
+    t.external_data.add(key="location", value="weights.bin")
+    return t
+
+
 def convolution(image: list[int], filters: list[int], stride: list[int], pad: list[int], type: str) -> bytes:
     """A model of one convolution."""
-    dtype, width = TYPES[type]
-    weights = helper.make_tensor("w", dtype, filters, bytes(width * prod(filters)), raw=True)
+    dtype = TYPES[type]
+    weights = weight("w", dtype, filters)
     node = helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=filters[2:], strides=stride, pads=pad * 2,
                             group=image[1] // filters[1])  # fmt: skip
     x, y = helper.make_tensor_value_info("x", dtype, image), helper.make_tensor_value_info("y", dtype, None)
@@ -163,7 +170,7 @@ def test_elementwise_kernels_of_mixed_types_ask_for_them(op: str, spread: bool, 
         size = max(map(prod, shapes))
         if size < 10**6 or (min(map(prod, shapes)) < size) is not spread or "elementwise" not in r["kernel"]:
             continue
-        widths = [TYPES[t][1] for t in r["types"].strip("[]").split(",") if t in TYPES]
+        widths = [4 if t == "float" else 2 for t in r["types"].strip("[]").split(",") if t in TYPES]
         read = sum(w * prod(s) for w, s in zip(widths, shapes, strict=False))
         w = Work(Pointwise(size, spread, switched=2), "float32", "fp32", read, 4 * size, 0, 0, size)
         errors.append(seconds(w) * 1e6 / (float(r["us"]) - BESIDE_US) - 1)
@@ -205,12 +212,10 @@ def off(model: bytes, us: float) -> float:
 
 def of_one(node: NodeProto, type: str, *shapes: list[int], weights: Sequence[list[int]] = (), opset: int = 17) -> bytes:
     """A model of one operator, whose inputs have these shapes, weights last."""
-    dtype, width = TYPES[type]
+    dtype = TYPES[type]
     names, stored = list(node.input), list(node.input)[len(shapes) :]
     inputs = [helper.make_tensor_value_info(n, dtype, x) for n, x in zip(names, shapes, strict=False)]
-    held = [
-        helper.make_tensor(n, dtype, w, bytes(width * prod(w)), raw=True) for n, w in zip(stored, weights, strict=True)
-    ]
+    held = [weight(n, dtype, shape) for n, shape in zip(stored, weights, strict=True)]
     out = helper.make_tensor_value_info(node.output[0], dtype, None)
     graph = helper.make_graph([node], "g", inputs, [out], held)
     return bytes(
