@@ -26,7 +26,9 @@ ADDCMUL, ADDCMUL_NAME = "torch::addcmul", re.compile(r"^addcmul(_\d+)?$")
 #: An attention that is a library's kernel and nothing else (`op_models.Attention.alone`).
 ALONE = "alone"
 #: The last product of an attention that runs as products, which no rule takes for the call.
-BY_PRODUCTS, SINGLE, HALF = "by products", "float32", frozenset({"float16", "bfloat16"})
+BY_PRODUCTS = "by products"
+#: The type in which these products are computed, of operands in one of HALF.
+SINGLE, HALF = "float32", frozenset({"float16", "bfloat16"})
 #: torch.roll along one axis.
 ROLL = "torch::roll"
 #: Names of stored tensors that are not parameters: PyTorch computes them from parameters in each run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from onnx import load as load_model
 
-from onnxperf.fusions.engine import Rules, optimise
+from onnxperf.fusions import torch_calls
+from onnxperf.fusions.engine import DISABLED, Rules, optimise
 from onnxperf.graph import Graph, load
 from onnxperf.runtimes import LEVELS, RUNTIMES, Runtime, of_version, run_graph
 from onnxperf.runtimes.ort_cpu import RUNTIME as CPU
@@ -38,6 +40,14 @@ def ways(runtime: Runtime) -> list[str]:
         return ["all"]
     open_to = {level: {k for k in runtime.rules if k <= n} for level, n in LEVELS.items()}
     return [level for i, level in enumerate(open_to) if open_to[level] not in [*open_to.values()][:i]]
+
+
+def without_cuda_s_choice() -> Runtime:
+    """torch.compile with every attention as one call: which kernel runs one is chosen by PyTorch's build for CUDA."""
+    compiled, left_out = RUNTIMES["torch-compile"], torch_calls.by_products
+    rules = [r for r in compiled.rules[DISABLED] if r.of(left_out.since, left_out.until) != left_out]
+    assert len(rules) == len(compiled.rules[DISABLED]) - 1
+    return replace(compiled, rules={DISABLED: tuple(rules)})
 
 
 def build(text: str, weights: dict[str, tuple[int, ...] | float], opset: int = 20) -> ModelProto:

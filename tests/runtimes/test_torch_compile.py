@@ -6,7 +6,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxperf
 from onnxperf import Error, predict
 from onnxperf.decide.what_if import whatif
-from onnxperf.fusions.engine import DISABLED
 from onnxperf.graph import Graph, load
 from onnxperf.lab.datasets.reading import SAMPLE
 from onnxperf.runtimes import RUNTIMES, of_mode, of_version, run_graph
+from tests.runtimes.conftest import without_cuda_s_choice
 
 COMPILE = RUNTIMES["torch-compile"]
 Make, Run = Callable[..., ModelProto], Callable[..., Graph]
@@ -314,8 +313,7 @@ def test_kernels_are_those_of_inductor_s_code() -> None:
     ten and more, of two fifths all. Which kernel runs an attention is chosen by PyTorch's build for CUDA, which the
     lists were made without.
     """
-    rules = COMPILE.rules[DISABLED][1:]  # without `torch_calls.by_products`
-    traced, alike, listed, shares = replace(COMPILE, rules={DISABLED: rules}), 0, 0, {}
+    traced, alike, listed, shares = without_cuda_s_choice(), 0, 0, {}
     for name, of_inductor in json.loads(gzip.decompress(KERNELS.read_bytes())).items():
         graph = load(gzip.decompress((FOLDER / f"{name}.onnx.gz").read_bytes()), batch=8)
         predicted = Counter(

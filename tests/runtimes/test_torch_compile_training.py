@@ -8,7 +8,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from onnx import ModelProto
 import onnxperf.fusions.inductor_partition as partition
 from onnxperf import Error, Prediction, predict
 from onnxperf.decide.what_if import whatif
-from onnxperf.fusions.engine import DISABLED
 from onnxperf.graph import Graph, load
 from onnxperf.ground.rules import work_or_bytes
 from onnxperf.passes.step import Training
 from onnxperf.passes.tape import BACKWARD, FORWARD, UPDATE, phase_of
 from onnxperf.runtimes import RUNTIMES, run_graph
+from tests.runtimes.conftest import without_cuda_s_choice
 
 COMPILE = RUNTIMES["torch-compile"]
 Make = Callable[..., ModelProto]
@@ -195,7 +194,7 @@ def test_kernels_and_what_is_kept_are_those_of_inductor_s_code(monkeypatch: pyte
     the partition keeps is within 2% of AOTAutograd's bytes for nine of ten models, within a tenth for all. Attention is
     one call, as which kernel runs it is chosen by PyTorch's build for CUDA, which these were made without.
     """
-    traced = replace(COMPILE, rules={DISABLED: COMPILE.rules[DISABLED][1:]})
+    traced = without_cuda_s_choice()
     graphs: list[Graph] = []
 
     def partitioned(graph: Graph) -> tuple[Graph, Graph]:
