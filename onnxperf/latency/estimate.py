@@ -208,7 +208,8 @@ def _limited(seconds: Array, joules: Array, cards: Cards, on_tensor: Array) -> A
     """The factor by which the power limit slows all kernels [g], from their seconds and joules [n, g]; the arrays can
     have the devices of several runs, one run after the other.
     """
-    wide = cards.only([*range(len(cards.devices))] * (seconds.shape[1] // len(cards.devices)))
+    devices = len(cards.devices)
+    wide = cards if seconds.shape[1] == devices else cards.only([*range(devices)] * (seconds.shape[1] // devices))
     return np.asarray(slowdown(summed(seconds), summed(joules), wide, on_tensor)[0])
 
 
