@@ -254,7 +254,7 @@ def _half_widths(work_list: Sequence[Work], cards: Cards, method: Method) -> Arr
     if method.error_class:
         usual = ranges_of(method.error_class, cards.constants)["new"]
         calibrated = [method.half_width(d) for d in cards.devices]
-        return np.array([[usual if h is None else h for h in calibrated]] * len(work_list))
+        return np.tile([usual if h is None else h for h in calibrated], (len(work_list), 1))
     half_width = half_widths(work_list, cards)
     for j, device in enumerate(cards.devices):
         of_all = DEVICE_MODELS[device.kind].error_class
