@@ -19,7 +19,7 @@ from onnxperf.calibrate.rows import WHOLE, Dropped, MeasuredModel, rows_of
 from onnxperf.ground.errors import Error, UsageError, counted
 from onnxperf.ground.fitting import SOFT, Array, Prior, map_fit
 from onnxperf.ground.modules import require
-from onnxperf.latency import Estimates, correction_name, estimate
+from onnxperf.latency import Estimates, correction_name, estimate, estimate_works
 from onnxperf.measure.record import Measurement
 from onnxperf.schedule import schedule
 
@@ -184,6 +184,8 @@ class _Model:
 
         host: the correction of the host for single operators, where it is not each device's own.
         """
+        first = self.models[0].run
+        estimate_works([m.run.kernels for m in self.models], devices, first.method, first.constants)
         parts = [
             self._whole(m, types[0], devices) if m.whole else self._each(m, devices, host)
             for m, types in zip(self.models, self.types_of, strict=True)
@@ -222,15 +224,8 @@ def _estimates(m: MeasuredModel, devices: Sequence[Device]) -> Estimates:
 
 def _scheduled(m: MeasuredModel, e: Estimates, j: int, host: float) -> float:
     """Seconds of a whole run on the estimates' device j, where the host takes `host` times as long."""
-    estimates = replace(
-        e,
-        seconds=e.seconds[:, [j]],
-        floor_s=e.floor_s[:, [j]],
-        least_s=e.least_s[[j]],
-        occupancy=e.occupancy[:, [j]],
-        links=e.links[:, :, [j]],
-    )
-    return float(schedule(m.run.kernels, estimates, [m.run.host_costs[0].scaled(host)], m.run.processors).total_s[0])
+    host_costs = [m.run.host_costs[0].scaled(host)]
+    return float(schedule(m.run.kernels, e.only(slice(j, j + 1)), host_costs, m.run.processors).total_s[0])
 
 
 def _fitted(model: _Model) -> tuple[Array, dict[str, float]]:
