@@ -8,21 +8,26 @@ from zlib import crc32
 
 import numpy as np
 
-from onnxperf.answer.prediction import Prediction, summarise
+from onnxperf.answer.outline import outline
+from onnxperf.answer.prediction import summarise
 from onnxperf.ground.errors import UsageError
 from onnxperf.lab.constants import left_out
 from onnxperf.lab.datasets import Models
 from onnxperf.lab.datasets.runs import STEP, MeasuredRun
 from onnxperf.lab.datasets.table import BEYOND_PHYSICS, FASTER, OTHER_UNIT, SLACK_S, SLOWER
 from onnxperf.lab.validate.scored import ALL, LEFT_OUT, OF_MODELS, SCORED, ScoredRun, chosen
+from onnxperf.running.run import Run
 from onnxperf.scoring.score import Pairs
 
 PUBLISHED = "published "  # before the name of a method whose predictions came with the measurements
 
 
-def _part(p: Prediction, part: str) -> float:
+def _part(run: Run, part: str) -> float:
     """The share of a run's time that a part of a training step has; 1 for the whole run."""
-    return 1.0 if p.training is None or part == STEP else float(p.training[f"{part}_seconds"]) / p.seconds
+    if run.scenario.mode != "training" or part == STEP:
+        return 1.0
+    p = summarise(run)
+    return 1.0 if p.training is None else float(p.training[f"{part}_seconds"]) / p.seconds
 
 
 def scored_run(run: MeasuredRun, pairs: Iterable[Pairs]) -> ScoredRun:
@@ -50,12 +55,13 @@ def pairs(run: MeasuredRun, kind: Models, method: str = ALL) -> Iterator[Pairs]:
     for name in chosen(method, OF_MODELS):
         scored = SCORED[name]
         constants = left_out(kind.left_out(run) if scored.left_out else "")
-        p = summarise(replace(prediction_run, baseline=scored.method, constants=constants))
-        if run.seconds < BEYOND_PHYSICS * p.lower_bound_seconds * _part(p, run.part):
+        predicted = replace(prediction_run, baseline=scored.method, constants=constants)
+        p, least_s, share = outline(predicted), float(predicted.timeline.lower_bound_s[0]), _part(predicted, run.part)
+        if run.seconds < BEYOND_PHYSICS * least_s * share:
             raise UsageError(FASTER)
-        if run.seconds > OTHER_UNIT * (p.lower_bound_seconds + SLACK_S):
+        if run.seconds > OTHER_UNIT * (least_s + SLACK_S):
             raise UsageError(SLOWER)
-        yield pair(name, *(_part(p, run.part) * seconds for seconds in (p.seconds, p.low_seconds, p.high_seconds)))
+        yield pair(name, *(share * seconds for seconds in (p.seconds, p.low_seconds, p.high_seconds)))
     for method, seconds in run.published.items():
         if seconds == seconds:
             yield pair(PUBLISHED + method, seconds, np.nan, np.nan)
