@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import Any, Protocol, TypeVar
 
 from onnxperf.graph.core import AT_BATCH, Graph
@@ -138,18 +137,18 @@ class _Line:
         if isinstance(a, tuple | list) and len(a) == len(b):
             return type(a)([self.value(x, y, batch) for x, y in zip(a, b, strict=True)])
         if type(a) is tuple:
-            return self.repeated(a, b, batch)
+            return self.part(a, b, batch)
         if isinstance(a, Open):
             return Open(self.number(a, b, batch), a.symbol, a.from_data, a.ranked)
         return self.number(a, b, batch) if type(a) is int else _same(a, b)
 
-    def repeated(self, a: tuple[Any, ...], b: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
-        """What is between two values, the longer of which repeats what each sample adds; NoLine where it does not."""
-        count = self.number(len(a), len(b), batch)
-        part = a[: gcd(len(a), (len(b) - len(a)) // (self.high.batch - self.low.batch))]
-        if not part or count % len(part) or any(x != part * (len(x) // len(part)) for x in (a, b)):
+    def part(self, a: tuple[Any, ...], b: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
+        """What is between two values, the longer of which goes on with what more samples add; NoLine where it does not
+        begin as the shorter one.
+        """
+        if a != b[: len(a)]:
             raise NoLine
-        return part * (count // len(part))
+        return b[: self.number(len(a), len(b), batch)]
 
     def number(self, a: int, b: int, batch: int) -> int:
         """The whole number between two; NoLine where there is none."""

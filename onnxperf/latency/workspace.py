@@ -39,15 +39,15 @@ def workspaces(
     tried = [(w, p) for w, batch in batches.items() for p in _powers(batch)]
     if not tried or of_run.cards.kind != "gpu" or method.own_terms:
         return estimates.workspace
-    terms = of_run.entries([with_batch(w, p) for w, p in tried], [kernels.stored_bytes] * len(tried))[0]
-    share = np.array([[batches[w] / p] for w, p in tried])
-    needed = terms.fixed_workspace + (terms.workspace - terms.fixed_workspace) * share
+    at, (terms, *_) = of_run.rows([with_batch(w, p) for w, p in tried], [kernels.stored_bytes] * len(tried))
+    fixed, share = terms.fixed_workspace[at], np.array([[batches[w] / p] for w, p in tried])
+    needed = fixed + (terms.workspace[at] - fixed) * share
     bytes_ = estimates.workspace.copy()
     bytes_[[i for w, batch in batches.items() if batch.bit_count() > 1 for i in rows[w]]] = 0  # not a power of two
     first = np.cumsum([0, *(len(_powers(batch)) for batch in batches.values())])[:-1]
     most, of = np.maximum.reduceat(needed, first, axis=0), [(n, i) for n, w in enumerate(batches) for i in rows[w]]
-    at, kernels_of = np.array(of).T
-    bytes_[kernels_of] = np.maximum(bytes_[kernels_of], most[at])
+    at_work, kernels_of = np.array(of).T
+    bytes_[kernels_of] = np.maximum(bytes_[kernels_of], most[at_work])
     return bytes_
 
 

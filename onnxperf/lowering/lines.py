@@ -63,13 +63,13 @@ class KernelLine:
         """What is between two values, which must be whole numbers where they differ."""
         if a == b and type(a) is type(b):
             return a
-        if type(a) is not int or type(b) is not int:
+        if not (isinstance(a, int) and isinstance(b, int)) or bool in (type(a), type(b)):
             raise NoLine
         low, high = self.low[0].batch, self.high[0].batch
         size, rest = divmod((b - a) * (batch - low), high - low)
         if rest:
             raise NoLine
-        return a + size
+        return int(a) + size
 
 
 def _counts(w: Work) -> tuple[int, ...]:
