@@ -158,7 +158,7 @@ def test_calibration_of_one_device_says_less_of_several(tmp_path: Path) -> None:
     card.write_text(file_of(replace(device, corrections=Corrections(compute=1.1, source="a test"))), encoding="utf-8")
     one, two = (onnxperf.predict(RESNET, gpu=card, batch=2, parallel=plan).accuracy for plan in (None, "dp=2"))
     assert (one.status, two.status) == ("measured", "inferred")
-    assert two.why == "calibrated on this device; exchanges are not"
+    assert two.why == "calibrated on this device; exchanges between GPUs were not measured"
 
 
 def test_pages_and_cards_that_are_named_are_there() -> None:

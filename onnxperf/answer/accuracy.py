@@ -98,8 +98,10 @@ def accuracy(run: Run, j: int = 0) -> Accuracy:
     """Whether runs like this one were measured on device j."""
     s, device = run.scenario, run.devices[j]
     if calibrated := _calibrated(device):
-        alone = run.plan.gpus == 1
-        return calibrated if alone else replace(calibrated, status=INFERRED, why=f"{calibrated.why}; exchanges are not")
+        if run.plan.gpus == 1:
+            return calibrated
+        why = f"{calibrated.why}; exchanges between GPUs were not measured"
+        return replace(calibrated, status=INFERRED, why=why)
     if run.unmeasured:
         return Accuracy(NOT_VALIDATED, None, run.unmeasured)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)

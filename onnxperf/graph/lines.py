@@ -152,10 +152,15 @@ class _Line:
 
     def number(self, a: int, b: int, batch: int) -> int:
         """The whole number between two; NoLine where there is none."""
-        size, rest = divmod((b - a) * (batch - self.low.batch), self.high.batch - self.low.batch)
-        if rest:
-            raise NoLine
-        return int(a) + size
+        return between(a, b, self.low.batch, self.high.batch, batch)
+
+
+def between(a: int, b: int, low: int, high: int, batch: int) -> int:
+    """The whole number at a batch, on the line from a at batch low to b at batch high; NoLine where there is none."""
+    size, rest = divmod((b - a) * (batch - low), high - low)
+    if rest:
+        raise NoLine
+    return int(a) + size
 
 
 def line(read: Mapping[int, Graph]) -> Line[Graph] | None:

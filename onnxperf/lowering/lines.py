@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxperf.graph import Graph
-from onnxperf.graph.lines import NoLine
+from onnxperf.graph.lines import NoLine, between
 from onnxperf.lowering.lower import HostNode, Kernel, Kernels
 from op_models import Steps, Work
 
@@ -65,11 +65,7 @@ class KernelLine:
             return a
         if not (isinstance(a, int) and isinstance(b, int)) or bool in (type(a), type(b)):
             raise NoLine
-        low, high = self.low[0].batch, self.high[0].batch
-        size, rest = divmod((b - a) * (batch - low), high - low)
-        if rest:
-            raise NoLine
-        return int(a) + size
+        return between(a, b, self.low[0].batch, self.high[0].batch, batch)
 
 
 def _counts(w: Work) -> tuple[int, ...]:

@@ -38,8 +38,17 @@ POSITIONS = """g (float[batch,5] x) => (int64[batch,5] y) {
 }"""
 
 
+#: Each sample's index, which is known before the run and goes on where there are more.
+INDICES = """g (float[batch,5] x) => (int64[rows] y) {
+    s = Shape(x) z = Constant<value = int64 {0}>() one = Constant<value = int64 {1}>() n = Gather(s, z)
+    i = Range(z, n, one) y = Add(i, i)
+}"""
+
+
 @pytest.mark.parametrize(
-    "model", [net(), net(8), model_of(FLAT, {}), model_of(POSITIONS, {})], ids=["open", "fixed", "flat", "positions"]
+    "model",
+    [net(), net(8), model_of(FLAT, {}), model_of(POSITIONS, {}), model_of(INDICES, {})],
+    ids=["open", "fixed", "flat", "positions", "indices"],
 )
 def test_every_graph_is_the_one_that_is_read(model: object) -> None:
     batches = list(range(1, 33))
