@@ -11,13 +11,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 
 from onnxperf.ground.output import Progress
 from onnxperf.language.service import Price
 from onnxperf.language.steps import Seconds, Steps
 
-Runs = Callable[[int, int, int], Seconds]  # of `Steps.seconds`
 Prices = tuple[Price, Price, Price]  # as predicted, and by the lower and the upper ends of the ranges
 SMALLEST = 16  # tokens of a prompt above one; below, a run takes as long as for one, but for what is interpolated
 GROWTH = 4  # from one number of requests that decode to the next that is predicted, and of tokens of prompts to LARGE
@@ -55,10 +54,9 @@ def prices(steps: Steps, running: int, budget: int, tell: Progress | None = None
     """
     longest, d = max(steps.longest, 3), steps.draft
     if d is None:
-        return _prices(steps.seconds, steps.seconds, longest, running, budget, 1, tell)
-    steps_of_draft = partial(_times, d.steps.seconds, d.tokens)
-    main = _prices(d.verifying.seconds, steps.seconds, longest, running, budget, steps.width, tell)
-    beside = _prices(steps_of_draft, d.steps.seconds, longest, running, budget, 1, tell)
+        return _prices(steps, steps, longest, running, budget, 1, 1, tell)
+    main = _prices(d.verifying, steps, longest, running, budget, steps.width, 1, tell)
+    beside = _prices(d.steps, d.steps, longest, running, budget, 1, d.tokens, tell)
 
     def both(model: Price, draft: Price) -> Price:
         def of(decoding: int, context: float, new: int, past: float) -> float:
@@ -71,47 +69,47 @@ def prices(steps: Steps, running: int, budget: int, tell: Progress | None = None
     return first, low, high
 
 
-def _times(seconds: Runs, factor: float, batch: int, new: int, past: int) -> Seconds:
-    return seconds(batch, new, past).times(factor)
-
-
 def _prices(
-    decode: Runs, read: Runs, longest: int, running: int, budget: int, width: int, tell: Progress | None
-) -> Prices:
-    """Prices of one model by its runs of decode steps, of `width` tokens of each request, and of prompts."""
+    decode: Steps, read: Steps, longest: int, running: int, budget: int, width: int, times: int, tell: Progress | None
+) -> Prices:  # fmt: skip
+    """Prices of one model by its runs of decode steps, of `width` tokens of each request and that many `times` an
+    iteration, and of prompts.
+    """
     batches, tokens = grown(1, running), grown(SMALLEST, budget, LARGE)
     some, few = (sorted({each[i] for i in (0, len(each) // 2, -1)}) for each in (batches, tokens))  # with context
     done, todo = 0, len(batches) + len(some) + len(tokens) + len(few)
 
-    def seconds(run: Runs, batch: int, new: int, past: int) -> Seconds:
+    def seconds(steps: Steps, runs: dict[int, tuple[int, int, int]]) -> dict[int, Seconds]:
         nonlocal done
-        done += 1
         if tell:
             tell("iterations", done, todo)
-        return run(batch, new, past)
+        done += len(runs)
+        steps.each_at(runs.values())
+        return {x: steps.seconds(*run) for x, run in runs.items()}
 
-    begin = {b: seconds(decode, b, width, 1) for b in batches}
-    end = {b: seconds(decode, b, width, longest) for b in some}
-    short = {n: seconds(read, 1, n, 0) for n in tokens}
-    long = {n: seconds(read, 1, n, longest) for n in few}
+    begin, end = (
+        {b: s.times(times) for b, s in seconds(decode, {b: (b, width, past) for b in which}).items()}
+        for which, past in ((batches, 1), (some, longest))
+    )
+    short, long = (seconds(read, {n: (1, n, past) for n in which}) for which, past in ((tokens, 0), (few, longest)))
 
     def price(which: int) -> Price:
-        def line(runs: dict[int, Seconds]) -> Line:
-            return Line(tuple(runs), tuple(s.ends()[which] for s in runs.values()))
+        def line(runs: dict[int, Seconds]) -> Callable[[int], float]:
+            return cache(Line(tuple(runs), tuple(s.ends()[which] for s in runs.values())).at)
 
-        def slope(runs: dict[int, Seconds], less: dict[int, Seconds], by: int) -> Line:
+        def slope(runs: dict[int, Seconds], less: dict[int, Seconds], by: int) -> Callable[[int], float]:
             more = (s.ends()[which] - less[x].ends()[which] for x, s in runs.items())
-            return Line(tuple(runs), tuple(max(s, 0.0) / by for s in more))
+            return cache(Line(tuple(runs), tuple(max(s, 0.0) / by for s in more)).at)
 
         step, longer = line(begin), slope(end, begin, longest - 1)
         prompt, deeper = line(short), slope(long, short, longest)
 
         def of(decoding: int, context: float, new: int, past: float) -> float:
-            more = longer.at(decoding) * (context - 1) if decoding else 0.0
-            alone = step.at(decoding) + more
+            more = longer(decoding) * (context - 1) if decoding else 0.0
+            alone = step(decoding) + more
             if not new:
                 return alone
-            return max(prompt.at(new + decoding * width) + deeper.at(new) * past + more, alone if decoding else 0.0)
+            return max(prompt(new + decoding * width) + deeper(new) * past + more, alone if decoding else 0.0)
 
         return of
 

@@ -14,6 +14,7 @@ from onnxperf.export.decoder_quantised import Stored
 from onnxperf.graph import Graph
 from onnxperf.language.engines import Engine
 from onnxperf.language.quantised import quantised
+from onnxperf.latency import estimate_works
 from onnxperf.running.memory import Memory
 from onnxperf.running.run import Run
 from op_models import Collective, Operator, Tensor
@@ -35,14 +36,21 @@ class Bare(NamedTuple):
     launches: float
 
 
-def bare(run: Run, engine: Engine, stored: Stored | None) -> Bare:
-    """A run under an engine, with weights as they are stored, without its host.
+def bare(runs: Sequence[Run], engine: Engine, stored: Stored | None) -> list[Bare]:
+    """Runs of one model on one card under an engine, with weights as they are stored, without its host.
 
     The all-reduces of GPUs of one node take the faster of NCCL's time and the engine's. Ranges are as wide as ERRORS.
     """
+    ready = [under(run, engine, stored) for run in runs]
+    if len(ready) > 1:
+        first = ready[0]
+        estimate_works([run.kernels for run in ready], first.devices, first.method, first.constants)
+    return [_bare(run, engine) for run in ready]
+
+
+def _bare(run: Run, engine: Engine) -> Bare:
     if not engine.joined:
         return Bare(outline(run), len(run.kernels.rows))
-    run = under(run, engine, stored)
     o, layers = outline(run), sum(k.op in EXPERTS for k in run.kernels.rows)
     seconds = o.seconds + sum(changes(run, engine))
     wide = exp(ERRORS[layers > 0])

@@ -163,17 +163,22 @@ class Steps:
 
         Raises UsageError where the model can't have these sizes.
         """
-        key = (batch, new, past, self.longest)
-        if key not in self.kept:
-            self.kept[key] = hosted(self._bare(batch, new, past), self.engine, batch, new)
-        return self.kept[key]
+        return self.each_at([(batch, new, past)])[0]
 
-    def _bare(self, batch: int, new: int, past: int) -> Bare:
-        """That run without the engine's host, from the decoders of few layers where there are any."""
+    def each_at(self, runs: Iterable[tuple[int, int, int]]) -> list[Outline]:
+        """Each of these runs, as `at` has them; those that were not predicted before are estimated at once."""
+        keys = [(*run, self.longest) for run in runs]
+        missing = [key[:3] for key in dict.fromkeys(keys) if key not in self.kept]
+        for (batch, new, past), run in zip(missing, self._bare(missing) if missing else (), strict=True):
+            self.kept[batch, new, past, self.longest] = hosted(run, self.engine, batch, new)
+        return [self.kept[key] for key in keys]
+
+    def _bare(self, sizes: Sequence[tuple[int, int, int]]) -> list[Bare]:
+        """Those runs without the engine's host, from the decoders of few layers where there are any."""
         if self.thin is None:
-            return bare(self._run(batch, new, past), self.engine, self.stored)
-        less, more = (s.made_for(self.longest)._bare(batch, new, past) for s in self.thin)
-        return grown(less, more, self.times)
+            return bare([self._run(*size) for size in sizes], self.engine, self.stored)
+        less, more = (s.made_for(self.longest)._bare(sizes) for s in self.thin)
+        return [grown(a, b, self.times) for a, b in zip(less, more, strict=True)]
 
     def whole(self, batch: int, new: int, past: int) -> Run:
         """That run with every kernel of all layers, as ONNX Runtime runs those that the engine launches."""
@@ -199,6 +204,7 @@ class Steps:
         if not pasts:
             return Seconds()
         contexts = sorted({pasts[0], pasts[len(pasts) // 2], pasts[-1]})
+        self.each_at((batch, new, past) for past in contexts)
         ends = zip(*(self.seconds(batch, new, past).ends() for past in contexts), strict=True)
         return Seconds(*(float(np.interp(pasts, contexts, end).sum()) for end in ends))
 
@@ -310,7 +316,7 @@ class Steps:
 
     def needed_bytes(self, runs: Iterable[tuple[int, int, int]]) -> int:
         """The most that any of these runs, of `at`'s arguments, needs of the card's memory, with CUDA's context."""
-        return max(m.total_bytes + m.context_bytes for m in (self.at(*run).memory for run in runs))
+        return max(o.memory.total_bytes + o.memory.context_bytes for o in self.each_at(runs))
 
     def check(self) -> None:
         """Raise UsageError where the model has no cache of past keys and values, or can't take a prompt, and where a

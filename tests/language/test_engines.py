@@ -212,14 +212,13 @@ def test_small_messages_take_the_engines_all_reduce() -> None:
     for name in ("vllm", "trtllm"):
         steps = runs(LLAMA, name, parallel="tp=4")
         run = steps._run(8, 1, 100)
-        slow = bare(run, replace(steps.engine, reduce=None), None).outline.seconds
-        seconds[name] = bare(run, steps.engine, None).outline.seconds
+        slow = bare([run], replace(steps.engine, reduce=None), None)[0].outline.seconds
+        seconds[name] = bare([run], steps.engine, None)[0].outline.seconds
         assert 0.4 < seconds[name] / slow < 0.95
     assert seconds["trtllm"] < seconds["vllm"]
     alone = runs(LLAMA)
-    assert bare(alone._run(8, 1, 100), alone.engine, None) == bare(
-        alone._run(8, 1, 100), replace(alone.engine, reduce=None), None
-    )
+    run = alone._run(8, 1, 100)
+    assert bare([run], alone.engine, None) == bare([run], replace(alone.engine, reduce=None), None)
 
 
 def test_ranges_are_those_of_served_rows() -> None:
@@ -236,7 +235,7 @@ def test_the_host_takes_its_part() -> None:
     e = steps.engine
     idle = replace(steps, engine=replace(e, step_s=0.0, request_s=0.0, launch_s=0.0), kept={})
     assert steps.at(8, 1, 100).seconds == pytest.approx(idle.at(8, 1, 100).seconds + e.step_s + 8 * e.request_s)
-    launched = steps._bare(1, 16, 0).launches * e.launch_s
+    launched = steps._bare([(1, 16, 0)])[0].launches * e.launch_s
     assert launched > idle.at(1, 16, 0).seconds
     assert steps.at(1, 16, 0).seconds == pytest.approx(launched + e.step_s + e.request_s)
 
@@ -251,7 +250,7 @@ def test_layers_of_experts() -> None:
     sums = [o for o in after.operators if o.name.endswith("/moe#sum")]
     assert len(sums) == 11 and {o.present[0].shape for o in sums} == {(256 * 4, 3 * 256 + 2048)}
     idle = replace(steps.engine, routing_s=0.0, routing=0)
-    with_routing, without = bare(run, steps.engine, None), bare(run, idle, None)
+    (with_routing,), (without,) = (bare([run], engine, None) for engine in (steps.engine, idle))
     assert with_routing.outline.seconds - without.outline.seconds == pytest.approx(11 * steps.engine.routing_s)
     assert with_routing.launches - without.launches == 11 * steps.engine.routing
 

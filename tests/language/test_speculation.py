@@ -117,7 +117,7 @@ def test_an_engine_replays_the_verification_and_its_host_works_once() -> None:
     assert draft is not None
     alone = steps_once(None, "l4", Request(b""), DRAFT, engine="vllm")[0].made_for(604).seconds(8, 1, 500).seconds
     assert draft.proposal(8, (500,)).seconds == pytest.approx(4 * (alone - host))
-    bare = draft.verifying._bare(8, 5, 500).outline.seconds
+    bare = draft.verifying._bare([(8, 5, 500)])[0].outline.seconds
     assert draft.verification(8, (500,)).seconds == pytest.approx(bare + host)
     logits = [s._run(2, 5, 500).graph.outputs[0].shape for s in (steps, draft.verifying)]
     assert [shape[1] for shape in logits] == [1, 5]
