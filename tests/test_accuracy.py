@@ -33,6 +33,12 @@ RESNET, BERT = ROOT / "samples/resnet50.onnx", ROOT / "samples/bert-base.onnx"
         ({"gpu": "h200", "ort_version": "1.30", "precision": "fp32"}, "inferred", "in fp16, tf32"),
         ({"gpu": "t4", "runtime": "tensorrt", "precision": "fp16"}, "measured", "off in 20 runs"),
         ({"gpu": "h100", "runtime": "tensorrt", "precision": "fp8"}, "not validated", "FP8 networks"),
+        ({"gpu": "a100", "runtime": "tensorrt", "precision": "fp8"}, "not validated", "fp8 under tensorrt"),
+        (
+            {"gpu": "a100", "runtime": "tensorrt", "precision": "int8"},
+            "inferred",
+            "measured on a100-sxm4-80gb under 8.4",
+        ),
         ({"gpu": "t4", "runtime": "ort-cpu"}, "not validated", "inference under ort-cpu"),
     ],
 )
@@ -46,10 +52,39 @@ def test_the_word_follows_from_runtime_release_precision_and_card(
     assert f"accuracy   {status} (" in str(p) and p.accuracy.page in str(p)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "terms", "why"),
+    [
+        ("p100", {"runtime": "torch-compile"}, "compute capability 6.0: it needs 7.0 or higher"),
+        (
+            "v100",
+            {"runtime": "tensorrt"},
+            "TensorRT of today does not run on v100-pcie-32gb, of",
+        ),
+        ("v100", {"runtime": "tensorrt", "ort_version": "10.4"}, ""),
+        ("rtx-5090", {"runtime": "tensorrt", "ort_version": "8.4"}, "release 10.8 was the first to run on such"),
+        ("h100", {"runtime": "torch-eager", "ort_version": "1.12"}, "release 2.0 was the first to run on such"),
+        ("b200", {"runtime": "torch-compile", "ort_version": "2.6"}, "release 2.7 was the first"),
+        ("p100", {"runtime": "torch-eager"}, ""),
+        ("l4", {"runtime": "tensorrt"}, ""),
+        ("k80", {}, ""),
+    ],
+)
+def test_a_runtime_that_does_not_run_on_the_card_says_so(gpu: str, terms: dict[str, Any], why: str) -> None:
+    p = onnxperf.predict(RESNET, gpu=gpu, **terms)
+    told = [note.message for note in p.warnings if note.code == "unsupported-card"]
+    assert bool(told) == bool(why)
+    if why:
+        assert why in told[0] and p.accuracy.why == told[0] and p.accuracy.status == "not validated"
+        assert "unsupported-card  " in str(p)
+
+
 def test_training_and_several_gpus_are_measured_apart() -> None:
     step: dict[str, Any] = {"mode": "training", "runtime": "torch-eager", "gpu": "v100-pcie-32gb"}
     assert onnxperf.predict(BERT, **step).accuracy.status == "measured"
     assert onnxperf.predict(BERT, mode="training", gpu="v100-pcie-32gb").accuracy.why == "training steps"
+    other = onnxperf.predict(BERT, **{**step, "gpu": "rtx-4090", "precision": "amp"}).accuracy
+    assert (other.status, other.why) == ("inferred", "training under torch-eager was not measured on rtx-4090")
     two = onnxperf.predict(BERT, gpu="t4", batch=2, parallel="dp=2").accuracy
     assert (two.status, two.why) == ("not validated", "inference on several GPUs under ort-cuda")
 

@@ -18,6 +18,7 @@ import gpu_specs
 from gpu_specs import Corrections, Device
 from onnxperf.graph import Graph
 from onnxperf.ground.codec import Document
+from onnxperf.ground.names import QUANTISED
 from onnxperf.ground.releases import Release, release, there
 from onnxperf.lowering.runtime import Runtime
 from onnxperf.running.run import Run
@@ -50,9 +51,9 @@ class Accuracy(Document):
     """Whether runs like this one were measured.
 
     status: `measured`; `inferred` where others of this runtime and kind were, but none on this card, in this precision
-    or of this release; `not validated` where none was. error: of such runs, the mean of |predicted / measured - 1|,
-    None where none was measured; why: of which it is, or what was measured instead; page: a file of this repository,
-    which has the figures.
+    or of this release; `not validated` where none was, or none in this precision of 8 bits on any card, and where the
+    runtime does not run on the card. error: of such runs, the mean of |predicted / measured - 1|, None where none was
+    measured; why: of which it is, or what was measured instead; page: a file of this repository, which has the figures.
     """
 
     status: str
@@ -102,12 +103,23 @@ def accuracy(run: Run, j: int = 0) -> Accuracy:
             return calibrated
         why = f"{calibrated.why}; exchanges between GPUs were not measured"
         return replace(calibrated, status=INFERRED, why=why)
-    if run.unmeasured:
-        return Accuracy(NOT_VALIDATED, None, run.unmeasured)
+    if why := unsupported(run, j) or run.unmeasured:
+        return Accuracy(NOT_VALIDATED, None, why)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)
     precision = precision_of(s, run.runtime, device, run.kept(stored_type, run.graph))
     newest = release(run.runtime.releases.newest) if run.runtime.releases else None
     return of_kind(s.runtime, kind, precision, _named(device), run.runtime.release or newest)
+
+
+def unsupported(run: Run, j: int) -> str:
+    """Why the runtime, in its release, does not run on device j at all; "" where it does."""
+    runtime, device = run.runtime, run.devices[j]
+    if runtime.releases is None or device.kind != "gpu":
+        return ""
+    why = runtime.releases.unsupported(device.capability, runtime.release)
+    named = f"{runtime.title or runtime.name} {runtime.release or 'of today'}"
+    of = "{}.{}".format(*device.capability)
+    return f"{named} does not run on {device.id}, of compute capability {of}: {why}" if why else ""
 
 
 def _calibrated(device: Device) -> Accuracy | None:
@@ -149,9 +161,12 @@ def of_generation(
 def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | None = None) -> Accuracy:
     """Whether runs of a kind were measured, in a precision, on a card, under a release, None for today's."""
     alike = [m for m in measured() if (m.runtime, m.kind) == (runtime, kind)]
-    if not alike:
+    lacking, narrow = "" if alike else kind, precision in QUANTISED and not kind.startswith(GENERATION)
+    if narrow and precision not in {m.precision for m in alike}:
+        lacking = precision if kind == "inference" else f"{kind} in {precision}"
+    if lacking:
         page = OF_GENERATION if kind.startswith(GENERATION) else PAGE
-        return Accuracy(NOT_VALIDATED, None, f"{kind} under {runtime}", page)
+        return Accuracy(NOT_VALIDATED, None, f"{lacking} under {runtime}", page)
     here = [m for m in alike if m.gpu == gpu]
     exact = [m for m in here if m.precision == precision]
     held = [m for m in exact if m.holds(at)]
@@ -160,12 +175,13 @@ def of_kind(runtime: str, kind: str, precision: str, gpu: str, at: Release | Non
         told = TOLD[best.of].format(error=best.error, rows=best.rows) + f" of models{EXPERTS}" * (EXPERTS in kind)
         return Accuracy(MEASURED, best.error, told, best.page)
     pages = Counter(m.page for m in exact or here or alike)
-    why = _instead(runtime + EXPERTS * (EXPERTS in kind), here, exact, gpu)
+    what = f"{kind} under {runtime}" if kind.startswith("training") else runtime + EXPERTS * (EXPERTS in kind)
+    why = _instead(what, here, exact, gpu)
     return Accuracy(INFERRED, None, why, pages.most_common(1)[0][0])
 
 
 def _instead(what: str, here: Sequence[Measured], exact: Sequence[Measured], gpu: str) -> str:
-    """What was measured in place of a run; what: the runtime, and of which models."""
+    """What was measured in place of a run; what: the runtime, of which models, and whether in training."""
     if not here:
         return f"{what} was not measured on {gpu}"
     if not exact:

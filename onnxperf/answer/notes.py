@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
+from onnxperf.answer.accuracy import unsupported
 from onnxperf.answer.several_gpus import notes as _of_several
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import counted, printable
@@ -26,6 +27,7 @@ def notes(run: Run, j: int) -> tuple[Note, ...]:
     return (
         *(run.device_notes[j] if run.device_notes else ()),
         *(_with_cost(n, run, j) for n in run.run_graph.notes),
+        *_unsupported(run, j),
         *_release(run),
         *_upper_bounds(run.kernels),
         *_session(run),
@@ -59,6 +61,12 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
         f"{note.message}, for {seconds * 1e6:,.0f} us with its {counted(len(copies), 'copy', 'copies')}",
         note.nodes,
     )
+
+
+def _unsupported(run: Run, j: int) -> Iterator[Note]:
+    """Whether the runtime runs on the card at all."""
+    if why := unsupported(run, j):
+        yield Note("unsupported-card", why)
 
 
 def _release(run: Run) -> Iterator[Note]:

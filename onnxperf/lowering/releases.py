@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxperf.ground.errors import UsageError
-from onnxperf.ground.releases import MOST, Release, release
+from onnxperf.ground.releases import MOST, Release, release, there
+
+Capability = tuple[int, int]  # major, minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Releases:
     oldest known. newest: today's. changed: the fields of `Runtime` that are others in a release than today. says: what
     is known of a release and what is inferred, for a note. layouts: since which release the order of images can be
     chosen, "" for all. operators: since which release an operator is taken, of a runtime that takes them one by one,
-    whatever the opset of the file; none where files are refused by their opset.
+    whatever the opset of the file; none where files are refused by their opset. cards: the least and the highest
+    compute capability that each runs on, by the first release that does; empty where all run on all cards.
     """
 
     opsets: Mapping[str, int]
@@ -27,6 +30,18 @@ class Releases:
     says: Callable[[Release], str]
     layouts: str = ""
     operators: Mapping[str, str] = field(default_factory=dict)
+    cards: Mapping[str, tuple[Capability, Capability]] = field(default_factory=dict)
+
+    def unsupported(self, capability: Capability, at: Release | None) -> str:
+        """Why a release, None for today's, does not run on cards of a compute capability; "" where it does."""
+        spans = [(first, span) for first, span in self.cards.items() if there(first, "", at)]
+        if not spans:
+            return ""
+        least, most = spans[-1][1]
+        if capability < least:
+            return f"it needs {_dotted(least)} or higher"
+        later = [first for first, (_, end) in self.cards.items() if capability <= end]
+        return "" if capability <= most else f"release {later[0]} was the first to run on such cards"
 
     @property
     def oldest(self) -> Release:
@@ -56,3 +71,7 @@ class Releases:
     def loading(self, opset: int) -> Release | None:
         """The first release that loads an opset; None where none does."""
         return next((release(first) for first, most in self.opsets.items() if most >= opset), None)
+
+
+def _dotted(capability: Capability) -> str:
+    return "{}.{}".format(*capability)

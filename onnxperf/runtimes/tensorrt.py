@@ -449,6 +449,14 @@ def _until_71(graph: Graph) -> Graph:
 LAST_GEMM_IN_FP32 = Release(8, 4)
 
 
+#: By release, from NVIDIA's support matrices and release notes: 8.5 came with Hopper and Ada, 8.5 was the last with
+#: Kepler, 8.6 the last with Maxwell and Pascal, 10.5 removed Volta, 10.8 came with Blackwell.
+CARDS = {
+    "0": ((3, 5), (7, 5)), "7.1": ((3, 5), (8, 7)), "8.5": ((3, 5), (9, 0)), "8.6": ((5, 0), (9, 0)),
+    "9": ((6, 0), (9, 0)), "10": ((7, 0), (9, 0)), "10.5": ((7, 5), (9, 0)), "10.8": ((7, 5), (12, 9)),
+}  # fmt: skip
+
+
 def in_release(at: Release) -> Mapping[str, Any]:
     """What is another than today's."""
     changed: dict[str, Any] = {}
@@ -489,6 +497,7 @@ RUNTIME = Runtime(
     ),
     title="TensorRT",
     describe="TensorRT, an engine built for this card and these shapes",
-    refused=refused, unmeasured=_floats_of_8_bits, releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE),
+    refused=refused, unmeasured=_floats_of_8_bits,
+    releases=Releases(OPSETS, NEWEST, in_release, says, operators=SINCE, cards=CARDS),
     start=START,
 )  # fmt: skip

@@ -144,6 +144,8 @@ def _autograd() -> Autograd:
 
 
 OLDEST = "2.0"
+#: Triton compiles for Volta and later cards; the highest are those of PyTorch's builds.
+CARDS = {OLDEST: ((7, 0), (9, 0)), "2.7": ((7, 0), (12, 9))}
 TURNS, ADDS_IN_HALF, KEEPS_LAST, REINDEXES = Release(2, 10), Release(2, 11), Release(2, 12), Release(2, 12)
 
 
@@ -179,7 +181,7 @@ def _runtime(last: bool = False, tuned: bool = False) -> Runtime:
         autocast=autocast,
         refused=refused,
         autograd=_autograd,
-        releases=Releases({OLDEST: MOST}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says),
+        releases=Releases({OLDEST: MOST}, NEWEST, partial(_in_release, last=last, tuned=tuned), _says, cards=CARDS),
         unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
         start=replace(
             EAGER.start, build_s=(0.1, 2.0), build="Triton compiles them", cached_s=(0.01, 0.1),

@@ -298,6 +298,9 @@ def refused(o: Operator) -> str:
 
 #: PyTorch loads no ONNX, so that no opset is too new. NEWEST: today's release.
 OPSETS, NEWEST = {torch_calls.OLDEST: MOST}, "2.13"
+#: Of builds of PyTorch: 2.0 is the first built for Hopper, with CUDA 11.8, 2.7 for Blackwell (pytorch.org, release
+#: notes of 2.7; the build matrix in its RELEASE.md).
+CARDS = {torch_calls.OLDEST: ((3, 5), (8, 9)), "2.0": ((3, 5), (9, 0)), "2.7": ((5, 0), (12, 9))}
 LAST_BEFORE_2 = release(torch_calls.WRITES_ATTENTION)
 
 
@@ -338,7 +341,7 @@ EAGER = Runtime(
     refused=refused,
     unmeasured=lambda run: NO_KERNELS if has_narrow_products(run) else "",
     autograd=_autograd,
-    releases=Releases(OPSETS, NEWEST, in_release, says),
+    releases=Releases(OPSETS, NEWEST, in_release, says, cards=CARDS),
     start=StartCosts(
         library_s=(1.0, 8.0), search="cuDNN's heuristics choose, as torch.backends.cudnn.benchmark is off",
         searched_once=True,

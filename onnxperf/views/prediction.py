@@ -31,6 +31,7 @@ MATTERS = 0.01  # of the time: notes about less are not counted
 QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 #: Notes that the short screen shows.
 URGENT = (
+    "unsupported-card",
     "failed-fusion",
     "unvalidated",
     "body-not-counted",
@@ -197,8 +198,10 @@ def _memory(p: Prediction) -> str:
     """How much memory tensors take, of what kind, and whether the card holds them with CUDA's context."""
     m = p.memory
     weights, activations, workspace = map(size, (m.weights_bytes, m.activations_bytes, m.workspace_bytes))
-    held = "weights, gradients, optimizer" if p.scenario.mode == "training" else "weights"
-    parts = f"{held} {weights}, activations {activations}, workspace {workspace}"
+    training = p.scenario.mode == "training"
+    held = "weights, optimizer states" if training else "weights"
+    live = "activations, gradients" if training else "activations"
+    parts = f"{held} {weights}, {live} {activations}, workspace {workspace}"
     return f"tensors {size(m.total_bytes)}: {parts}; {'fits' if m.fits else 'DOES NOT FIT'}"
 
 
