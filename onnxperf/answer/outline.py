@@ -101,7 +101,9 @@ def _interval(run: Run, total: Array, busy: Array) -> tuple[Array, Array]:
 def _kind(run: Run, j: int) -> str:
     """The name in the tables of ranges that tells of a run on device j, or of the most like it."""
     alike = run.kind(j)
-    nearest = (alike, alike.removesuffix(HBM))
+    nearest = [alike, alike.removesuffix(HBM)]
+    if run.convolutional:
+        nearest = [*(f"{kind} convolution" for kind in nearest), *nearest]
     untrained = (kind.replace(" training", "") for kind in nearest)
     kinds = (*(["unmeasured"] if run.unmeasured else []), *nearest, *untrained, run.scenario.runtime)
     return next((k for k in kinds if k in run.constants.interval["run"]), "other")

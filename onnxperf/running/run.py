@@ -49,7 +49,7 @@ from onnxperf.running.scenario import (
 from onnxperf.running.terms import having
 from onnxperf.runtimes import LEVELS, RUNTIMES, HostCosts, Runtime, run_graph
 from onnxperf.schedule import Timeline, added_up, schedule
-from op_models import Gemm
+from op_models import Conv, Gemm
 
 if TYPE_CHECKING:
     from onnxperf.running.microbatches import Stage
@@ -200,6 +200,11 @@ class Run:
         ]
         most = [2 * n > sum(flops.values()) for n in on_tensor]
         return [names[m * (1 + d.memory_kind.startswith("HBM"))] for m, d in zip(most, self.devices, strict=True)]
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether most FLOPs of products are those of convolutions."""
+        return bool(self.kept(_convolutional, self.kernels))
 
     @cached_property
     def host_costs(self) -> tuple[HostCosts, ...]:
@@ -364,6 +369,11 @@ def _flops_by_pipe(kernels: Kernels) -> dict[str, int]:
     for k in kernels.rows:
         flops[k.work.pipe] = flops.get(k.work.pipe, 0) + k.repeat * k.work.matrix_flops
     return flops
+
+
+def _convolutional(kernels: Kernels) -> bool:
+    flops = [(k.repeat * k.work.matrix_flops, isinstance(k.work.size, Conv)) for k in kernels.rows]
+    return 2 * sum(n for n, conv in flops if conv) > sum(n for n, _ in flops)
 
 
 def _tensor_cores(devices: Sequence[Device], pipe: str) -> list[bool]:
