@@ -138,18 +138,25 @@ def _missing_units(kernels: Kernels, device: Device, precision: str) -> Iterator
     """What the card has no unit for, and what does the work instead."""
     moved: dict[tuple[str, str], list[str]] = {}
     for k in kernels.rows:
-        wanted, unit = k.work.pipe.removesuffix("_sums"), pipe_on(device, k.work.pipe)
+        wanted = k.work.pipe.removesuffix("_sums").removesuffix("_either")
+        unit = pipe_on(device, k.work.pipe)
         by_default = wanted == "tensor_tf32" and precision != "tf32"  # nobody asked for it
         if k.work.matrix_flops and not by_default and unit != wanted:
             moved.setdefault((wanted, unit), []).extend(k.nodes)
     half = device.dense_flops.get("fp16", 0.0)
     for (wanted, unit), nodes in moved.items():
-        says = f"{device.id} has no {wanted} unit: it runs on {unit}"
+        says = f"{device.id} has no {_units(wanted)}: products run on {_units(unit)}"
         if wanted == "tensor_fp16" and half:
             rate = number(device.dense_flops[unit] / 1e12)
             beside = f"; fp16 itself does {number(half / 1e12)}" if unit == "fp32" else ""
             says += f" at {rate} TFLOP/s, for FP16 products are summed in {unit.upper()}{beside}"
         yield Note("no-unit", says, tuple(nodes))
+
+
+def _units(pipe: str) -> str:
+    """What computes in a pipe, as people call it."""
+    dtype = pipe.removeprefix("tensor_").upper()
+    return f"tensor cores for {dtype}" if pipe.startswith("tensor_") else f"{dtype} units"
 
 
 def _unmeasured(run: Run) -> Iterator[Note]:

@@ -55,14 +55,18 @@ def precision(graph: Graph, name: str, device: Device | None = None) -> Graph:
     lacks = device is not None and lacks_unit(device, name)
     if name in STORED:
         result, moved = _retyped(graph, dtype, lacks)
-        message = f"{dtype} unit: tensors are stored in it, GEMM and convolution run in float32 between casts"
+        message = (
+            f"{name.upper()} units: tensors are stored in {dtype}, GEMM and convolution run in float32 between casts"
+        )
     elif device is None or not lacks:
         result, moved = _quantised(graph, dtype), []
     else:
         half = "tensor_fp16" in device.dense_flops
         result, moved = _dequantised(graph, dtype, half)
         how = "half precision between casts" if half else "the stored type"
-        message = f"{dtype} unit: weights are stored in it and dequantised, GEMM and convolution run in {how}"
+        message = (
+            f"{name.upper()} units: weights are stored in {dtype} and dequantised, GEMM and convolution run in {how}"
+        )
     if device is None or not moved:
         return result
     nodes = tuple(dict.fromkeys(n for o in moved for n in o.nodes))

@@ -32,6 +32,7 @@ QUIET = frozenset({"not-fused"})  # notes for those who ask for detail
 #: Notes that the short screen shows.
 URGENT = (
     "unsupported-card",
+    "no-dtype",
     "failed-fusion",
     "unvalidated",
     "body-not-counted",

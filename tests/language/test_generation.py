@@ -276,8 +276,8 @@ def test_runs_of_llama_2_are_as_far_off_as_help_says() -> None:
 @pytest.mark.parametrize(
     ("gpu", "asked", "says"),
     [
-        ("t4", {"precision": "tf32"}, "t4 has no tensor_tf32 unit"),
-        ("a100", {"precision": "fp8"}, "has no float8e4m3fn unit"),
+        ("t4", {"precision": "tf32"}, "t4 has no tensor cores for TF32"),
+        ("a100", {"precision": "fp8"}, "has no FP8 units"),
         ("h100", {"precision": "fp8"}, "are not validated by a measurement"),
         ("h100", {"parallel": "tp=2"}, "each of 2 GPUs has a part"),
         ("l4", {"precision": "fp16", "weights": "int4"}, "they are first written out"),
