@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -142,15 +143,16 @@ def whole_accuracy() -> str:
 
 
 def assumptions() -> dict[str, Any]:
-    """Every assumed constant, and the share that each has of a run of each runtime."""
+    """Every assumed constant, and the share that each has of a run of one of the runtimes."""
     numbers = assumed.assumed_numbers()
-    changed = {path: shipped().having({path: v * assumed.CHANGE}) for path, v in numbers.items()}
     first: dict[str, Any] = {}
     for run in sampled_runs():
         first.setdefault(run.runtime, run)
     with patch.object(assumed, "model_runs", lambda _: [("", first.values(), "")]):
         runs = {run.scenario.runtime: run for run in assumed.runs()}
-    shares = {name: {p: assumed.share(r, c) for p, c in changed.items()} for name, r in runs.items()}
+    shares: dict[str, dict[str, float]] = {name: {} for name in runs}
+    for path, (name, run) in zip(numbers, cycle(runs.items()), strict=False):
+        shares[name][path] = assumed.share(run, shipped().having({path: numbers[path] * assumed.CHANGE}))
     return {"constants": numbers, **shares}
 
 
