@@ -128,8 +128,6 @@ def choices(
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     example = next(iter(asked.values()))
-    if not example.scenario.batch:
-        raise UsageError("there is nothing to compare: the model's batch is 0")
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return _outlined(runs(with_batch(r, batch), [devices[j] for j in at]))
