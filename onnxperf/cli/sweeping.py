@@ -13,7 +13,7 @@ import click
 from onnxperf.cli.arguments import by_name, check_among, debug, files_read, of_a_sweep, read_option
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
-from onnxperf.ground.errors import UsageError, counted, printable
+from onnxperf.ground.errors import Error, UsageError, counted, printable
 from onnxperf.ground.lists import parse_dim
 from onnxperf.ground.names import PRECISIONS, choice_named
 from onnxperf.ground.output import telling
@@ -61,6 +61,8 @@ def sweep(
     within 1% of the highest. Several models are predicted on all cores. An interrupted sweep continues where it
     stopped.
 
+    All models are predicted before the command exits: with 2 or 3 if one can't be used, whose rows say why.
+
     \b
     Examples:
       onnxperf sweep resnet50.onnx --batch 1,2,4,...,256 --precision fp32,fp16 --gpu l4,t4
@@ -89,8 +91,20 @@ def sweep(
     cache = None if no_cache else _cache(folder)
     if len(sources) * grid.cells > LARGE:
         _announce(sources, grid)
+    errors = dict[str, Error | None]()
     with telling() as tell, engine(len(sources), scheduler) as workers:
-        _give(out, grid, blocks(sources, grid, workers, cache, tell, _warn))
+        _give(out, grid, _watched(blocks(sources, grid, workers, cache, tell, _warn), errors))
+    unusable = {model: error for model, error in errors.items() if error}
+    if unusable:
+        which = f"{len(unusable)} of {len(errors)} models can't be used"
+        raise type(next(iter(unusable.values())))(f"{which}: {', '.join(unusable)}")
+
+
+def _watched(stream: Iterable[Block], errors: dict[str, Error | None]) -> Iterator[Block]:
+    """The same blocks; errors: takes by model why none of its blocks has figures, None where one has."""
+    for block in stream:
+        errors[block.model] = block.error and errors.get(block.model, block.error)
+        yield block
 
 
 def _give(out: str | None, grid: Grid, stream: Iterable[Block]) -> None:

@@ -73,27 +73,31 @@ def columns(dims: tuple[str, ...]) -> dict[str, type]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of one model with one set of sizes: every precision, card and batch, in that order."""
+    """The rows of one model with one set of sizes: every precision, card and batch, in that order; `error`: the first
+    one, where no row has figures.
+    """
 
     model: str
     dims: Dims
     rows: tuple[Row, ...]
+    error: Error | None = None
 
 
 def block(
     model: str, dims: Dims, grid: Grid, answers: Mapping[int | None, Mapping[tuple[str, int], Choice | Error]]
 ) -> Block:
     """The block of what was found, by batch and then by precision and card."""
-    rows, model = list[Row](), printable(model)
+    rows, errors, model = list[Row](), list[Error](), printable(model)
     for precision in grid.precisions:
         for j, device in enumerate(grid.devices):
             cells = {batch: answers[batch][precision, j] for batch in grid.batches}
             choices = [c for c in cells.values() if isinstance(c, Choice)]
+            errors += [c for c in cells.values() if isinstance(c, Error)]
             knee, most = best(choices), max((c.batch for c in choices if c.fits), default=0)
             for batch, cell in cells.items():
                 place = model, device, precision, dims, batch
                 rows.append(_row(grid, *place, cell, cell is knee, isinstance(cell, Choice) and cell.batch == most))
-    return Block(model, dims, tuple(rows))
+    return Block(model, dims, tuple(rows), errors[0] if len(errors) == len(rows) else None)
 
 
 def _row(

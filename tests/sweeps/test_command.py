@@ -92,13 +92,26 @@ def test_a_folder_is_swept_by_several_processes(cli: Cli, monkeypatch: pytest.Mo
     Path("models/broken.onnx").write_bytes(b"no model")
     for cores in (1, 2):
         monkeypatch.setattr("onnxperf.sweeps.engines.cores", lambda cores=cores: cores)
-        assert cli("models", "net.onnx", *GRID, "--no-cache", "-o", f"{cores}.jsonl")[0] == 0
+        code, _, err = cli("models", "net.onnx", *GRID, "--no-cache", "-o", f"{cores}.jsonl")
+        broken = str(Path("models", "broken.onnx"))
+        assert (code, err) == (3, f"onnxperf: 1 of 5 models can't be used: {broken}\n")
     assert Path("1.jsonl").read_bytes() == Path("2.jsonl").read_bytes()
     rows = [json.loads(line) for line in Path("1.jsonl").read_text("utf-8").splitlines()]
     assert list(dict.fromkeys(row["model"] for row in rows)) == [
         str(Path("models", name)) for name in ("a.onnx", "b.onnx", "broken.onnx", "deep/c.onnx")
     ] + ["net.onnx"]
     assert {row["why"] != "" for row in rows if "broken" in row["model"]} == {True} and len(rows) == 5 * 16
+
+
+def test_a_model_without_a_sample_is_one_that_can_not_be_used(cli: Cli) -> None:
+    """Its row says why, and the table is written all the same."""
+    head = "g (float[{}, 8] x) => (float[n, 8] y) {{ y = Relu(x) }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> {head.format(0)}'), "zero.onnx")
+    code, _, err = cli("zero.onnx", "net.onnx", "--gpu", "l4", "-o", "s.csv")
+    assert (code, err) == (2, "onnxperf: 1 of 2 models can't be used: zero.onnx\n")
+    with Path("s.csv").open(encoding="utf-8", newline="") as file:
+        zero, sound = csv.DictReader(file)
+    assert "the model's batch is 0" in zero["why"] and not zero["seconds"] and sound["seconds"]
 
 
 @pytest.mark.slow
