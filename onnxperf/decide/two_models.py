@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 from onnxperf.answer.prediction import Prediction, summarise
 from onnxperf.decide.bindings import narrowed
 from onnxperf.decide.diff import CAUSES, Difference, difference, total
+from onnxperf.ground.door import DOOR
 from onnxperf.ground.errors import LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.tables import LEAST_SHARE, duration, percent, shortened, size
 from onnxperf.running.pipeline import Gpu, Request, find, request_for, run_of
@@ -16,12 +17,29 @@ from onnxperf.running.terms import Bound
 LEAST_S = 1e-9  # less is no difference: it is what sums leave behind, or a billionth of what was timed
 
 
-def diff(a: Any, b: Any, *, gpu: Gpu, **terms: Unpack[Bound]) -> Difference:
+@overload
+def diff(a: Prediction, b: Prediction) -> Any: ...
+
+
+@overload
+def diff(a: Any, b: Any, *, gpu: Gpu, **terms: Unpack[Bound]) -> Difference: ...
+
+
+def diff(a: Any, b: Any, *, gpu: Gpu | None = None, **terms: Unpack[Bound]) -> Any:
     """Predict two models with the same terms on a card, and say what they differ in and what that costs.
 
     a, b, gpu and terms are what `onnxperf.predict` takes. A dimension, shape or trip count that one model alone has a
-    name for is given to that one. Raises what `predict` raises; a UsageError says whose it is.
+    name for is given to that one. Two predictions, such as of one model under two runtimes, are compared as they are,
+    without gpu and terms, by the names of their operators: the answer is then that of `onnxperf.diff_runs`. Raises what
+    `predict` raises; a UsageError says whose it is.
     """
+    predictions = [isinstance(x, Prediction) for x in (a, b)]
+    if all(predictions) and gpu is None and not terms:
+        return DOOR["diff_runs"](a, b)
+    if any(predictions):
+        raise UsageError("diff takes two predictions without gpu and terms, or two models with them")
+    if gpu is None:
+        raise UsageError('name the card: diff(a, b, gpu="l4")')
     with speaking_of_arguments():
         return compare(request_for(a, **terms), request_for(b, **terms), gpu)
 

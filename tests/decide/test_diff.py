@@ -11,6 +11,7 @@ from functools import cache
 from itertools import pairwise
 from math import fsum
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import onnxperf
 from onnxperf.answer.kernel_timeline import KernelPrediction
 from onnxperf.answer.predict import predict
 from onnxperf.answer.prediction import Prediction
@@ -344,6 +346,21 @@ def test_bad_input_is_told_in_a_sentence(onnxperf_cli, arguments: tuple[str, ...
     given_code, out, err = onnxperf_cli("diff", *arguments)
     assert (given_code, out) == (code, "")
     assert says in err and "Traceback" not in err
+
+
+def test_two_predictions_are_compared_as_they_are() -> None:
+    eager, compiled = (predict(RESNET, gpu="t4", runtime=f"torch-{how}") for how in ("eager", "compile"))
+    d = onnxperf.diff(eager, compiled)
+    assert isinstance(d, onnxperf.RunDifference) and d == onnxperf.diff_runs(eager, compiled)
+    assert d.seconds == compiled.seconds - eager.seconds
+    ask: Any = onnxperf.diff
+    for a, b, terms, says in (
+        (eager, RESNET, {"gpu": "t4"}, "two predictions without gpu and terms, or two models"),
+        (eager, compiled, {"gpu": "t4"}, "two predictions without gpu and terms, or two models"),
+        (RESNET, KERAS, {}, "name the card: diff"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            ask(a, b, **terms)
 
 
 def test_names_of_strangers_are_safe_to_show(onnxperf_cli, tmp_path: Path) -> None:
