@@ -11,6 +11,10 @@ from gpu_specs.card_file import read
 from gpu_specs.device import Device, SpecError, UnknownDevice
 
 _CARDS: Final = Path(__file__).with_name("cards")
+#: How names of accelerators of AMD, Intel, Google and AWS begin, without the differences in spelling that do not count.
+OTHER_MAKERS: Final = re.compile(
+    r"amd|radeon|instinct|rx[5-9]\d|mi\d|intel|gaudi|habana|arc[ab]\d|google|(cloud)?tpu|aws|trainium|trn\d|inferentia|inf\d"
+)
 
 
 @cache
@@ -104,4 +108,6 @@ def _unknown(name: str, key: str, names: dict[str, str]) -> str:
     nearest = list(dict.fromkeys(names[match] for match in close))[:3]
     shown = name if len(name) <= 64 else name[:64] + "..."
     hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+    if OTHER_MAKERS.match(key):
+        hint = "GPUs here are NVIDIA's alone; "
     return f"unknown gpu {shown!r}; {hint}`onnxperf gpus` lists all, and the path of a .toml card file will do"

@@ -168,6 +168,15 @@ def test_another_card_is_not_taken_for_a_near_one(name):
         load(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["mi300x", "MI-250", "AMD Instinct MI210", "RX 7900 XTX", "gaudi3", "Intel Arc A770", "tpu-v5e", "inf2"]
+)
+def test_a_card_of_another_maker_has_no_near_one(name):
+    with pytest.raises(UnknownDevice) as caught:
+        load(name)
+    assert f"unknown gpu {name!r}; GPUs here are NVIDIA's alone; `onnxperf gpus` lists" in str(caught.value)
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_ids_and_how_to_list_them():
     with pytest.raises(UnknownDevice) as caught:
         load("rtx-4095")
