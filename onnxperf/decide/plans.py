@@ -83,7 +83,8 @@ def divisions(request: Request, gpu: Gpu, gpus: int, tell: Progress | None = Non
             run = run_of(replace(alone, terms={**terms, "parallel": str(plan)}), device)
             of = outline(run)
         except Error as e:
-            others.append((str(plan), str(e)))
+            alike = str(plan).partition(":")[0]  # the plan without its microbatches, which the error may begin with
+            others.append((str(plan), str(e).removeprefix(f"{alike}: ")))
             continue
         if of.memory.fits:
             held = of.memory.reserved_bytes

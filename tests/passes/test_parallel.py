@@ -497,6 +497,7 @@ def test_a_model_that_no_card_holds_alone_is_divided_by_matrices_or_layers() -> 
     assert [d.seconds for d in found.plans] == sorted(d.seconds for d in found.plans)
     assert all(d.process_bytes < 24e9 and 0 < d.exposed_communication_seconds < d.seconds for d in found.plans)
     assert re.fullmatch(r"lacks [\d.]+ GB of memory on each GPU", dict(found.others)["dp=2"])
+    assert not [plan for plan, why in found.others if why.startswith(plan.partition(":")[0])]  # which they stand beside
     three = divisions(request, "l4", 3)
     assert dict(three.others)["dp=3"] == "a batch of 64 can't be divided by 3"
 
