@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpu_specs.toml_file import missing
 from onnxperf.cli.arguments import (
     Count,
     asked_at,
@@ -224,7 +226,8 @@ def diff(a: str, b: str, json_to: str | None, top: int, fail_above: float | None
 
     share, models = math.inf if fail_above is None else fail_above, [x for x in (a, b) if not is_run(x)]
     if models and not terms["gpu"]:
-        raise UsageError(f"--gpu names the card to predict {models[0]} for")
+        absent = next((x for x in models if not os.path.exists(x)), None)
+        raise UsageError(f"--gpu names the card to predict {models[0]} for" if absent is None else missing(absent))
     if terms["fit"] and models:
         raise UsageError("--fit could choose different batches for A and B: use --batch")
     if not models and (unused := _given(terms, terms)):

@@ -335,6 +335,8 @@ def test_what_does_not_fit_is_over_any_limit(onnxperf_cli, tmp_path: Path) -> No
     [
         ((RESNET, KERAS, "--gpu", "t4", "--fit"), 2, "--batch"),
         ((RESNET, "missing.onnx", "--gpu", "t4"), 2, "model B: no such file: missing.onnx"),
+        (("gone.onnx", "missing.onnx"), 2, "no such file: gone.onnx"),
+        ((RESNET, KERAS), 2, "--gpu names the card to predict"),
         (("", KERAS, "--gpu", "t4"), 2, "empty"),
         ((RESNET, "--gpu", "t4"), 2, "Missing argument 'B'"),
         ((RESNET, __file__, "--gpu", "t4"), 3, "test_diff.py is not an ONNX model"),
