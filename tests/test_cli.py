@@ -69,9 +69,9 @@ def onnxperf_cli(capsys, monkeypatch):
         ("predict-too-large.txt",
          "predict gpt3-xl.onnx --gpu p4 --dim sequence=512 --batch 4 --ort-version 1.17"),
         ("predict-roofline.txt", "predict bert-base.onnx --gpu p4 --method roofline --top 3"),
-        ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100,rtx-3060 --by cost --max-latency 20ms"
-         " --price t4=0.5 --price l4=0.8 --price a100=3"),
-        ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100,p4 --max-latency 10ms --qps 2000"
+        ("compare.txt", "compare keras-resnet50.onnx --gpu t4,l4,a100-sxm4-80gb,rtx-3060 --by cost"
+         " --max-latency 20ms --price t4=0.5 --price l4=0.8 --price a100=3"),
+        ("recommend.txt", "recommend keras-resnet50.onnx --gpu t4,l4,a100-sxm4-80gb,p4 --max-latency 10ms --qps 2000"
          " --price t4=0.5 --price l4=0.8 --price a100=3 --price p4=0.4"),
         ("whatif.txt", "whatif keras-resnet50.onnx --gpu t4"),
     ],
@@ -213,6 +213,38 @@ def test_what_an_answer_takes_is_looked_for_before_it_is_computed(
     monkeypatch.setattr("onnxperf.graph.read.read", lambda *_: pytest.fail("a model is read"))
     code, out, err = onnxperf_cli(*arguments)
     assert (code, out) == (4, "") and f"needs {package}: pip install 'onnxperf[" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [("recommend", "--fleet", "none.toml"), ("calibrate", "--from", "none")])
+def test_a_file_that_is_not_there_comes_before_an_extra_that_is_missing(
+    onnxperf_cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    code, out, err = onnxperf_cli(*arguments)
+    assert (code, out) == (2, "") and re.search("none(.toml)?: no such f(ile|older)", err) and err.count("\n") == 1
+
+
+def test_several_cards_are_named_with_commas(onnxperf_cli) -> None:
+    command = ("compare", ALEXNET, "--by", "cost", "--json", "-", "--gpu", "l4, t4,")
+    code, out, err = onnxperf_cli(*command, "--price", "l4=0.7, t4=0.6")
+    assert (code, err) == (0, "")
+    prices = {card["gpu"]: card["price"]["usd_per_hour"] for card in json.loads(out)["cards"]}
+    assert prices == {"l4": 0.7, "t4": 0.6}
+    assert "--gpu names no card" in onnxperf_cli("compare", ALEXNET, "--gpu", ",")[2]
+    assert "--price '' is not valid" in onnxperf_cli(*command, "--price", "")[2]
+
+
+@pytest.mark.parametrize(
+    "command", ["compare", "sweep", "recommend --max-latency 1s --qps 1", "check --max-latency 1s"]
+)
+def test_which_card_a_short_name_is_taken_as_is_said_once(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    name, *asked = command.split()
+    code, out, err = onnxperf_cli(name, ALEXNET, *asked, "--gpu", "v100,l4,h100")
+    says = "gpu 'v100' taken as v100-pcie-32gb; gpu 'h100' taken as h100-sxm"
+    assert (code, err) == (0, f"onnxperf: {says}\n") and out
 
 
 #: Commands that write an answer, and the option that names its file.
@@ -490,7 +522,7 @@ def test_limits_are_for_each_card_and_batch(onnxperf_cli) -> None:
     assert err.startswith(f"onnxperf: 2 of 4 predictions over the limit, the worst on t4 at batch 2: {time} is over")
     assert onnxperf_cli(*ask, "1s")[::2] == (0, "")
     code, _, err = onnxperf_cli(*ask, "1s", "--fit")
-    assert code == 2 and "give either a batch or fit" in err
+    assert code == 2 and "--fit takes the largest batch that fits: leave --batch out" in err
     code, out, _ = onnxperf_cli("predict", ALEXNET, "--gpu", "l4,t4", "--fit", "--max-latency", "10ms")
     batches = [onnxperf.predict(ALEXNET, gpu=g, fit=True, max_ms=10).scenario.batch for g in ("l4", "t4")]
     assert code == 0 and re.findall(r"^[lt]4 +(\d+) ", out, re.M) == list(map(str, batches))

@@ -608,7 +608,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(gpu: str) -> None:
 @pytest.mark.parametrize(
     ("terms", "message"),
     [
-        ({"fit": True, "batch": 2}, "give either a batch or fit"),
+        ({"fit": True, "batch": 2}, "fit takes the largest batch that fits: leave batch out"),
         ({"host": "toaster"}, "unknown host 'toaster'"),
         ({"pageable": True}, "pageable needs include_transfers"),
         ({"pageable": 1}, "must be True or False"),

@@ -116,7 +116,7 @@ def test_a_budget_holds_for_each_card_and_batch() -> None:
     for wrong, says in (("1;2", "is not a list of batches"), ([0], "batch must be whole numbers from 1 to")):
         with pytest.raises(UsageError, match=says):
             onnxperf.check(net(), gpu="l4", batch=wrong, max_ms=1)
-    with pytest.raises(UsageError, match="give either a batch or fit"):
+    with pytest.raises(UsageError, match="fit takes the largest batch that fits: leave batch out"):
         onnxperf.check(net(), gpu="l4", batch=[1, 2], fit=True, max_ms=1)
 
 

@@ -38,12 +38,12 @@ def run(provider: str | None, folder: str | None, out: str | None, json_to: str 
     json_to: as of other commands; keep: a folder for the measurements.
     Raises onnxperf errors: what is wrong with the request before anything runs.
     """
-    require("scipy", "fitting a device")
     if folder is not None and (provider or keep):
         raise UsageError("--from DIR reads existing measurements: leave --provider and --keep out")
     check_target(json_to, *(map(str, Path(folder).glob("*.json")) if folder is not None else ()))
     unused = list[Dropped]()
     measurements = recorded(folder, unused) if folder is not None else ()
+    require("scipy", "fitting a device")
     base = base_of(measurements[0].place if measurements else DEVICES[provider or usable_provider()].found())
     target = out or KINDS[base.kind].file.format(id=base.id)
     refuse(target, json_to)

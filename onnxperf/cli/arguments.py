@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from gpu_specs.toml_file import figure
-from onnxperf.ground.errors import UsageError
+from onnxperf.ground.errors import UsageError, printable
 from onnxperf.ground.lists import batches_of
 from onnxperf.ground.names import (
     BASELINES,
@@ -174,6 +174,16 @@ def by_name(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> di
     return values
 
 
+def by_card(texts: Iterable[str], parse: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
+    """The same of an option whose names are cards: several with commas between, such as l4=0.80,t4=0.53."""
+    return by_name((part for text in texts for part in _parts(text, text.rpartition("=")[0]) or [text]), parse)
+
+
+def _parts(text: str, file: str) -> list[str]:
+    """What stands between commas, but for nothing; all of a text that begins with the path of a file."""
+    return [text] if os.path.isfile(file) else [part for part in map(str.strip, text.split(",")) if part]
+
+
 def read_option(flag: str, *name: str, read: Callable[[Any], Any], **more: Any) -> Callable[[Command], Command]:
     """An option whose text (a tuple of texts if it is repeatable) is parsed by `read`; a UsageError names the flag."""
 
@@ -212,8 +222,10 @@ OUT = click.option("-o", "out", type=click.Path(), required=True, metavar="FILE"
 
 def _cards(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Cards with commas between; a file whose name has one is one card."""
-    named = (card for text in texts for card in ([text] if os.path.isfile(text) else text.split(",")))
-    return tuple(dict.fromkeys(named))
+    cards = tuple(dict.fromkeys(card for text in texts for card in _parts(text, text)))
+    if texts and not cards:
+        raise UsageError("names no card: give an id, such as l4 (see: onnxperf gpus)")
+    return cards
 
 
 #: Which commands take several cards, for a command that takes one.
@@ -298,8 +310,8 @@ CARDS = (
     click.option("--all", "every", is_flag=True, help="All built-in cards."),
     read_option("--gpu-memory", "capacity_bytes", read=SIZE, metavar="24GB", help="Cards with at least this memory."),
     click.option("--generation", metavar="ada", help="Cards of this architecture."),
-    read_option("--price", "prices", read=partial(by_name, parse=parse_price), multiple=True, metavar="l4=0.80",
-                help="Price of a card, US dollars per hour; repeatable."),
+    read_option("--price", "prices", read=partial(by_card, parse=parse_price), multiple=True, metavar="l4=0.80",
+                help="Price of a card, US dollars per hour; several as l4=0.80,t4=0.53."),
 )  # fmt: skip
 #: How a language model is asked to generate: its runs, its lengths, and the requests that it gets.
 DECODER = (
@@ -448,6 +460,14 @@ def asked_at(batches: Sequence[int | None], model: str, json_to: str | None, *, 
     """The request for a model at one batch, or with its batch open where there are several."""
     only = batches[0] if len(batches) == 1 else None
     return asked_of(model, json_to, batch=only, fit=fit or len(batches) > 1, **terms)
+
+
+def tell_aliases(names: Iterable[str]) -> None:
+    """Say on stderr which card each name is taken as, where several have it. Raises UsageError for a name of none."""
+    from onnxperf.running.pipeline import find
+
+    if notes := [note.message for name in names for note in find(name)[1]]:
+        click.echo(f"onnxperf: {printable('; '.join(notes))}", err=True)
 
 
 def check_among(flag: str, said: Mapping[str, float], cards: Iterable[Gpu]) -> None:

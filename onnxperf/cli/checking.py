@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpu_specs.toml_file import missing
-from onnxperf.cli.arguments import asked_at, debug, files_read, limited, of_runs, parse_share, read_option
+from onnxperf.cli.arguments import asked_at, debug, files_read, limited, of_runs, parse_share, read_option, tell_aliases
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError, printable
@@ -69,11 +69,9 @@ def check(
     """
     from onnxperf.decide.budget import excess
     from onnxperf.running.largest import Limits
-    from onnxperf.running.pipeline import find
 
     _check_asked(against, fail_above, markdown, json_to, fit, (max_latency, max_memory))
-    for card in gpu:
-        find(card)  # an unknown card is reported once, not for every model
+    tell_aliases(gpu)  # an unknown card is reported once, not for every model
     before = {} if against is None else _before(models, against)
     check_target(json_to, *files_read({"gpu": gpu, **terms}, *models, *before.values()))
     # With --fail-above a model must fit, whatever time it may take.

@@ -14,7 +14,7 @@ from onnxperf.cli.arguments import (
     Number,
     OneOf,
     asked_of,
-    by_name,
+    by_card,
     check_among,
     debug,
     loaded,
@@ -25,6 +25,7 @@ from onnxperf.cli.arguments import (
     parse_number,
     read_option,
     refuse_others,
+    tell_aliases,
 )  # fmt: skip
 from onnxperf.cli.decoders import compare_decoder, decodes, of_a_model, recommend_decoder
 from onnxperf.cli.sections import command
@@ -74,6 +75,7 @@ def compare(
     from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_comparison
 
+    tell_aliases(gpu)
     cards = selected(gpu, every, capacity_bytes, generation)
     check_among("--price", prices, cards)
     if decodes("qps"):
@@ -108,8 +110,9 @@ def compare(
     metavar="FLEET.toml",
     help="Instead of MODEL: several models with their rates and limits.",
 )
-@read_option("--available", read=partial(by_name, parse=partial(parse_number, form="CARD=N, such as l4=4")),
-             multiple=True, metavar="l4=4", help="With --fleet: how many of a card there are; repeatable.")  # fmt: skip
+@read_option("--available", read=partial(by_card, parse=partial(parse_number, form="CARD=N, such as l4=4")),
+             multiple=True, metavar="l4=4",
+             help="With --fleet: how many of a card there are; several as l4=4,t4=8.")  # fmt: skip
 @of_cards
 @debug
 def recommend(
@@ -152,6 +155,7 @@ def recommend(
     from onnxperf.ground.tables import console
     from onnxperf.views.choices import show_recommendation
 
+    tell_aliases(gpu or ())
     price_by_card = priced(prices)
     named = gpu or (() if every else tuple(price_by_card))
     if fleet is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from onnxperf.cli.arguments import by_name, check_among, debug, files_read, of_a_sweep, read_option
+from onnxperf.cli.arguments import by_name, check_among, debug, files_read, of_a_sweep, read_option, tell_aliases
 from onnxperf.cli.sections import command
 from onnxperf.graph.targets import check_target
 from onnxperf.ground.errors import Error, UsageError, counted, printable
@@ -77,6 +77,7 @@ def sweep(
 
     if no_cache and folder is not None:
         raise UsageError("--no-cache contradicts --cache: give only one")
+    tell_aliases(gpu)
     cards = selected(gpu, every, capacity_bytes, generation)
     check_among("--price", asked.get("prices") or {}, cards)
     grid = grid_of(cards, **asked)

@@ -202,8 +202,8 @@ def recommended_fleet(
     available: Mapping[str, int] | None = None, tell: Progress | None = None,
 ) -> FleetRecommendation:  # fmt: skip
     """`recommend_fleet` with prices by the card's id."""
-    require("scipy", "the cheapest mix of cards")
     demands, stock = read_fleet(fleet)
+    require("scipy", "the cheapest mix of cards")
     stock |= counted_cards((available or {}).items())
     ids = [device.id for device, _ in each(gpus)]
     if not (affordable := [gpu for gpu, id in zip(gpus, ids, strict=True) if id in prices]):

@@ -55,7 +55,7 @@ def largest(request: Request, gpu: Gpu, limits: Limits = NO_LIMITS) -> Run:
     UsageError where the model's batch can't be changed.
     """
     if request.batch is not None:
-        raise UsageError("give either a batch or fit, not both")
+        raise UsageError("--fit takes the largest batch that fits: leave --batch out, or --fit")
     device, notes = find(gpu)
     request, terms = read_once(request), request.terms
     least = parse_plan(terms.get("parallel"), terms.get("gpus")).parts

@@ -196,6 +196,8 @@ def test_what_a_fleet_takes(command, tmp_path: Path, monkeypatch: pytest.MonkeyP
     for option in ("--available", "--price"):
         code, _, err = command("--fleet", file, "--gpu", "l4", option, "t4=2")
         assert code == 2 and f"{option} t4=2: t4 is not one of the cards to choose from" in err
+    code, out, err = command("--fleet", file, "--gpu", "l4,t4", "--available", "l4=9,t4=9")
+    assert (code, err) == (0, "") and out
     assert "has no price" in command("--fleet", file, "--gpu", "rtx-4090")[2]
     monkeypatch.setattr(modules, "find_spec", lambda name: None)
     code, _, err = command("--fleet", file, "--gpu", "l4")

@@ -197,7 +197,8 @@ def files(tmp_path: Path) -> tuple[str, str]:
 
 def test_the_commands_answer(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     config, _ = files
-    asked = ("--gpu", "l4,a100", "--prompt", "64", "--output", "16", "--requests", "200", "--parallel", "tp=1")
+    asked = ("--gpu", "l4,a100-sxm4-80gb", "--prompt", "64", "--output", "16", "--requests", "200")
+    asked += ("--parallel", "tp=1")
     given = (
         "recommend",
         "--config",
@@ -233,7 +234,7 @@ def test_the_commands_answer(onnxperf_cli: Any, files: tuple[str, str]) -> None:
 
 def test_a_file_goes_as_well(onnxperf_cli: Any, files: tuple[str, str]) -> None:
     _, model = files
-    asked = ("--gpu", "l4,a100", "--prompt", "64", "--output", "16")
+    asked = ("--gpu", "l4,a100-sxm4-80gb", "--prompt", "64", "--output", "16")
     code, out, err = onnxperf_cli("compare", model, *asked, "--batch", "2", "--json", "-")
     one = llm(model, gpu="l4", prompt=64, output=16, batch=2)
     shown = {card["gpu"]: card for card in json.loads(out)["cards"]}["l4"]
