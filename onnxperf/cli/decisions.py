@@ -56,8 +56,9 @@ def compare(
 ) -> None:  # fmt: skip
     """Predict MODEL on several cards, and rank them.
 
-    Latency and memory are those of --batch. The other columns are those of the batch size with the highest throughput.
-    Cards with overlapping intervals share a rank.
+    With --batch, all columns and --max-latency are for that batch size. Without it, latency and memory are those of the
+    file's batch, 1 if it is dynamic, and the other columns those of the batch size with the highest throughput. Cards
+    with overlapping intervals share a rank.
 
     With --config, or another option of language models, columns are time to first token (TTFT), time per output token
     (TPOT), tokens/s and cost: of a batch, or with --qps or --concurrency of a simulated server, as in `onnxperf llm`.

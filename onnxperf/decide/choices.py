@@ -15,7 +15,7 @@ from onnxperf.decide.changes import AtBatch
 from onnxperf.ground.errors import Error, ModelError, UsageError
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, size
-from onnxperf.running.pipeline import Gpu, Request, each, find, read_once, runs, with_batch
+from onnxperf.running.pipeline import Gpu, Request, each, find, names_batch, read_once, runs, with_batch
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 
@@ -99,23 +99,27 @@ class Card:
 class Choices:
     """Every card, in the order that they were asked for; `fixed`: why the batch can't be changed, "" where it can.
 
-    hosts: by the card's id the processor that launches its kernels, where its pace counts.
+    as_asked: whether the batch that was asked for is the only one that was tried; hosts: by the card's id the processor
+    that launches its kernels, where its pace counts.
     """
 
     model: str
     terms: Mapping[str, Any]
     cards: tuple[Card, ...]
     fixed: str = ""
+    as_asked: bool = False
     hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 def choices(
-    request: Request, gpus: Sequence[Gpu], limit_s: float | None = None, tell: Progress | None = None
-) -> Choices:
+    request: Request, gpus: Sequence[Gpu], limit_s: float | None = None, tell: Progress | None = None,
+    at_asked: bool = False,
+) -> Choices:  # fmt: skip
     """Predict a model on these cards, at the request's batch and at batches 1, 2, 4, ... up to MOST_BATCH.
 
     On a card, batches end where the memory does, where a run takes longer than `limit_s`, or where twice the batch
-    gains less than GAIN. A card that can't run the model says why. Raises UsageError for a card that nobody knows, and
+    gains less than GAIN. at_asked: where the request says its batch, try no other. A card that can't run the model says
+    why. Raises UsageError for a card that nobody knows, and
     ModelError and UsageError where the model can't be predicted on any.
     """
     if any(request.terms.get(term) for term in ("gpus", "parallel")):
@@ -139,13 +143,15 @@ def choices(
         for j, (run, column) in predictable.items()
         if run.method.scheduled and PLATFORMS[devices[j].kind].launches
     }
-    tried, fixed = _tried(asked, predicted, limit_s, tell)
+    as_asked = at_asked and names_batch(r)
+    tried, fixed = _tried({} if as_asked else asked, predicted, limit_s, tell)
+    tried |= {j: (choice_of(p),) for j, p in asked.items() if as_asked}
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
         Card(d, choice_of(p), tried[j], accuracies[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
         for j, (d, p) in enumerate(zip(devices, first, strict=True))
     )
-    return Choices(example.scenario.model, terms, tuple(cards), fixed, hosts)
+    return Choices(example.scenario.model, terms, tuple(cards), fixed, as_asked, hosts)
 
 
 def batches(now: Prediction, at_batch: AtBatch, tell: Progress | None = None) -> tuple[tuple[Choice, ...], str]:

@@ -24,11 +24,12 @@ Figure = tuple[float, float, float]  # what cards are ranked by: low, median and
 class Candidate(Document):
     """A card in a comparison.
 
-    asked: the run at the batch that was asked for; best: at the batch with the most samples a second that fits and
-    keeps the limit; accuracy: whether runs like these were measured; figure: what cards are ranked by, the lowest
-    first, as low, median and high: seconds, seconds a sample at the best batch, US dollars for a million samples there,
-    or joules a sample. rank: from 1, the same where the range overlaps that of the first of this rank; ties: ids of the
-    cards whose ranges overlap with this one's. A card that is not ranked has no figure, rank 0, and says `why`.
+    asked: the run at the batch that was asked for, or that the file has; best: the same where one was asked for, else
+    at the batch with the most samples a second, where that fits and keeps the limit; accuracy: whether runs like these
+    were measured; figure: what cards are ranked by, the lowest first, as low, median and high: seconds, seconds a
+    sample at the best batch, US dollars for a million samples there, or joules a sample. rank: from 1, the same where
+    the range overlaps that of the first of this rank; ties: ids of the cards whose ranges overlap with this one's. A
+    card that is not ranked has no figure, rank 0, and says `why`.
     """
 
     device: Device
@@ -60,8 +61,9 @@ class Candidate(Document):
 class Comparison(Document):
     """Cards, the best first and those that can't be ranked last.
 
-    fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can. hosts:
-    by the card's id the processor that launches its kernels, where its pace counts.
+    fixed: why the model's batch can't be changed, so that every card has the one that it has; "" where it can.
+    as_asked: whether a batch was asked for, which all figures are of. hosts: by the card's id the processor that
+    launches its kernels, where its pace counts.
     """
 
     ROWS = "cards"
@@ -74,6 +76,7 @@ class Comparison(Document):
     max_seconds: float | None
     cards: tuple[Candidate, ...]
     fixed: str
+    as_asked: bool = False
     hosts: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,9 +97,10 @@ def compare(
 ) -> Comparison:
     """Predict a model on several cards and rank them by latency, throughput, cost or energy.
 
-    model, example_inputs and terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship. Latency is
-    that of the batch asked for; the others are of the batch with the most samples a second that the card's memory holds
-    and that takes at most max_ms milliseconds. prices: US dollars an hour by card, instead of those that ship. Raises
+    model, example_inputs and terms are those of `onnxperf.predict`. gpu: the cards, None for all that ship. Figures are
+    those of the batch asked for, which takes at most max_ms milliseconds. Without one, latency is that of the model's
+    own batch, 1 where that is open; the others are of the batch with the most samples a second that the card's memory
+    holds and that keeps that limit. prices: US dollars an hour by card, instead of those that ship. Raises
     what `predict` raises.
     """
     with speaking_of_arguments():
@@ -113,7 +117,7 @@ def compared(
     by = choice_named(by, RANKED_BY)
     if by not in RANKED_BY:
         raise UsageError(f"cards are ranked by one of {', '.join(RANKED_BY)}, not {by!r}")
-    chosen = choices(request, gpus, limit_s, tell)
+    chosen = choices(request, gpus, limit_s, tell, at_asked=True)
     candidates = _candidates(chosen, by, limit_s, prices)
     able = sorted((c for c in candidates if c.figure is not None), key=lambda c: c.figure[1] if c.figure else 0.0)
     unable = [c for c in candidates if c.figure is None]
@@ -121,7 +125,7 @@ def compared(
     ranked = (replace(c, rank=rank, ties=ties) for c, (rank, ties) in zip(able, places, strict=True))
     cards = (*ranked, *unable)
     return Comparison(chosen.model, **chosen.terms, by=by, max_seconds=limit_s, cards=cards, fixed=chosen.fixed,
-                      hosts=chosen.hosts)  # fmt: skip
+                      as_asked=chosen.as_asked, hosts=chosen.hosts)  # fmt: skip
 
 
 def _candidates(chosen: Choices, by: str, limit_s: float | None, prices: Mapping[str, Price]) -> list[Candidate]:

@@ -68,6 +68,13 @@ def with_batch(request: Request, batch: int) -> Request:
     return replace(request, batch=batch, dims={dim: size for dim, size in request.dims.items() if dim != name})
 
 
+def names_batch(request: Request) -> bool:
+    """Whether a request says its batch: by `batch`, or by the name of the dimension that this is."""
+    if request.batch is not None or not request.dims or isinstance(request.model, Graph):
+        return request.batch is not None
+    return batch_dim(request.model, shapes=request.shapes, examples=request.examples) in request.dims
+
+
 def run_of(request: Request, gpu: Gpu) -> Run:
     """The run that a request asks for on one card."""
     return runs(request, [gpu])[0][0]

@@ -29,8 +29,8 @@ def show_comparison(out: Console, c: Comparison) -> None:
     asked = f"{shortened(c.model)} under {c.runtime}, {precision_label(c.precision)}{_ranking(c)}"
     out.print(Text(printable(asked), style="bold"))
     names = (
-        "#rank", "!card", "#latency", "#80% interval", "#memory", "#best batch", "#samples/s", "#W", "#J/sample",
-        "#$/hour", "#$/million", "!accuracy",
+        "#rank", "!card", "#latency", "#80% interval", "#memory", "#batch" if c.as_asked else "#best batch",
+        "#samples/s", "#W", "#J/sample", "#$/hour", "#$/million", "!accuracy",
     )  # fmt: skip
     ranked = [x for x in c.cards if x.figure is not None]
     table = tabulate(out, names, map(_line, ranked), spare=_spare(c, ranked))
@@ -44,8 +44,8 @@ def _ranking(c: Comparison) -> str:
     limit = None if c.max_seconds is None else duration(c.max_seconds)
     if c.by == "latency":
         return f", batch {c.batch}{f', at most {limit}' if limit else ''}: ranked by latency"
-    best = f"{BY[c.by]} at the best batch{f' within {limit}' if limit else ''}"
-    return f": ranked by {best}; latency at batch {c.batch}"
+    at, beside = (f"batch {c.batch}", "") if c.as_asked else ("the best batch", f"; latency at batch {c.batch}")
+    return f": ranked by {BY[c.by]} at {at}{f' within {limit}' if limit else ''}{beside}"
 
 
 def _spare(c: Comparison, ranked: Iterable[Candidate]) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _notes(c: Comparison, ranked: Iterable[Candidate], shown: Collection[str]) -
     yield from on_hosts(c.hosts, [x.device.id for x in ranked])
     priced = [(x.device.id, x.price) for x in ranked if x.price is not None]
     if priced and "$/million" in shown:
-        yield "$/million is the cost per million samples at full load and the best batch"
+        yield f"$/million is the cost per million samples at full load and {'this' if c.as_asked else 'the best'} batch"
     if {"$/hour", "$/million"} & set(shown):
         yield from on_prices(priced)
 

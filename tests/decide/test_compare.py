@@ -27,14 +27,14 @@ CARDS = ["t4", "l4", "a10g", "a100", "h100"]
 @pytest.fixture(scope="module")
 def by_all() -> dict[str, Comparison]:
     model = onnxperf.load(net())
-    return {by: compare(model, gpu=CARDS, by=by, batch=4, prices={"a10g": 2.0}) for by in RANKED_BY}
+    return {by: compare(model, gpu=CARDS, by=by, prices={"a10g": 2.0}) for by in RANKED_BY}
 
 
 @pytest.mark.slow
 def test_each_figure_is_that_of_a_prediction(by_all: dict[str, Comparison]) -> None:
     for c in by_all["throughput"].cards:
         assert c.asked and c.best and c.price
-        p, best = (predict(net(), gpu=c.device.id, batch=b) for b in (4, c.best.batch))
+        p, best = (predict(net(), gpu=c.device.id, batch=b) for b in (1, c.best.batch))
         assert (c.asked.seconds, c.asked.low_seconds, c.asked.watts) == (p.seconds, p.low_seconds, p.watts)
         assert c.best.throughput_per_second == pytest.approx(best.throughput_per_second)
         assert c.best.joules_per_sample == pytest.approx(best.joules_per_sample)
@@ -87,14 +87,14 @@ def test_the_best_batch_has_the_most_samples_a_second(by_all: dict[str, Comparis
         for batch in (1, 4, min(2 * c.best.batch, MOST_BATCH)):
             other = predict(net(), gpu=c.device.id, batch=batch)
             assert other.throughput_per_second <= c.best.throughput_per_second * GAIN**2
-    limited = compare(net(), gpu=["t4"], by="throughput", max_ms=0.2, batch=1).cards[0]
+    limited = compare(net(), gpu=["t4"], by="throughput", max_ms=0.2).cards[0]
     assert (
         limited.best and limited.best.seconds <= 0.2e-3 < predict(net(), gpu="t4", batch=2 * limited.best.batch).seconds
     )
 
 
 def test_a_card_that_can_not_says_why(tmp_path: Path) -> None:
-    found = compare(net(), gpu=["t4", "l4", "rtx-3060"], by="cost", batch=1)
+    found = compare(net(), gpu=["t4", "l4", "rtx-3060"], by="cost")
     assert [c.device.id for c in found.cards][-1] == "rtx-3060" and "--price" not in found.cards[0].why
     assert found.cards[-1].figure is None and "no price" in found.cards[-1].why
     late = compare(net(), gpu=["t4"], max_ms=1e-3, batch=1).cards[0]
@@ -104,17 +104,32 @@ def test_a_card_that_can_not_says_why(tmp_path: Path) -> None:
 
 
 def test_the_heading_says_what_is_ranked_and_at_which_batch() -> None:
-    def screen(by: str, max_ms: float | None) -> str:
+    def screen(by: str, max_ms: float | None, batch: int | None = None) -> str:
         out = Console(width=100, file=StringIO(), highlight=False)
-        show_comparison(out, compare(net(), gpu=["t4", "l4"], by=by, max_ms=max_ms, batch=8192))
-        return out.file.getvalue()
+        show_comparison(out, compare(net(), gpu=["t4", "l4"], by=by, max_ms=max_ms, batch=batch))
+        return " ".join(out.file.getvalue().split())
 
-    late = screen("latency", 0.15)
-    assert "batch 8192, at most 150 us: ranked by latency\n" in late
-    assert "t4, l4: over the limit at batch 8192\n" in late
-    limited = " ".join(screen("cost", 0.1).split())
-    assert ": ranked by cost per million samples at the best batch within 100 us; latency at batch 8192" in limited
-    assert "ranked by throughput at the best batch; latency at" in " ".join(screen("throughput", None).split())
+    late = screen("latency", 0.15, 8192)
+    assert "batch 8192, at most 150 us: ranked by latency no card can be ranked t4: takes " in late
+    assert late.count(" at batch 8192, over 150 us") == 2
+    limited = screen("cost", 0.1)
+    assert ": ranked by cost per million samples at the best batch within 100 us; latency at batch 1 rank" in limited
+    assert "memory best batch samples/s" in limited and "at full load and the best batch" in limited
+    assert "ranked by throughput at the best batch; latency at" in screen("throughput", None)
+    asked = screen("cost", 50, 64)
+    assert ": ranked by cost per million samples at batch 64 within 50 ms rank" in asked and "best" not in asked
+    assert "batch samples/s" in asked and "at full load and this batch" in asked
+
+
+@pytest.mark.parametrize("by", RANKED_BY)
+def test_a_batch_that_is_asked_for_is_the_one_that_is_ranked(by: str) -> None:
+    cards = compare(net(), gpu=CARDS, by=by, batch=8).cards
+    assert all(c.best == c.asked and c.asked and c.asked.batch == 8 and c.rank for c in cards)
+    late = sorted(c.asked.seconds for c in cards if c.asked)[1]
+    limited = compare(net(), gpu=CARDS, by=by, batch=8, max_ms=late * 1e3).cards
+    able = {c.device.id for c in cards if c.asked and c.asked.seconds <= late}
+    assert {c.device.id for c in limited if c.rank} == able and 0 < len(able) < len(CARDS)
+    assert all(" at batch 8, over " in c.why for c in limited if not c.rank)
 
 
 def test_hosts_that_differ_are_named() -> None:
@@ -147,7 +162,7 @@ def test_a_batch_that_is_given_by_its_name_is_the_one_that_is_asked_for() -> Non
         compare(net(), gpu=["t4"], by="throughput", **terms).to_dict()
         for terms in ({"dims": {"batch": 4}}, {"batch": 4})
     )
-    assert named == asked and named["cards"][0]["best"]["batch"] > 4 and not named["fixed_batch"]
+    assert named == asked and named["cards"][0]["best"]["batch"] == 4 and not named["fixed_batch"]
     with pytest.raises(UsageError, match="8 contradicts 4 given for dimension 'batch'"):
         compare(net(), gpu=["t4"], dims={"batch": 4}, batch=8)
 
