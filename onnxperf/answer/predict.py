@@ -110,7 +110,9 @@ def load(
 ) -> Opened:
     """Read a model's file, or export a framework's model, once: what this returns can be predicted many times.
 
-    model, example_inputs and batch are those of `predict`; a framework's model keeps the sizes it is exported at.
+    model, example_inputs and batch are those of `predict`. A framework's model keeps the sizes that it is exported at;
+    another batch of it is followed as that of a file is, and where the graph holds the batch in tensors (such as the
+    first state of an LSTM), load it again with that batch.
     """
     with speaking_of_arguments():
         exported, examples = source(model, example_inputs, batch)

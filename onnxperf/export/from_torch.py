@@ -247,14 +247,22 @@ def _root(program: torch.export.ExportedProgram | None) -> str:
 
 
 def _check_fit(model: ModelProto, examples: Any, name: str) -> None:
-    """Raise UsageError for examples of other shapes than those a program was exported with."""
+    """Raise UsageError for examples of other shapes than those a program was exported with, or whose sizes it leaves
+    open.
+    """
     if examples is None:
         return
+    inputs = {i.name: declared_dims(i) or () for i in model.graph.input}
+    if any(isinstance(d, str) for dims in inputs.values() for d in dims):
+        sizes = {n: times([None if isinstance(d, str) else d for d in dims]) for n, dims in inputs.items()}
+        has = ", ".join(f"{n} {shape}" for n, shape in sizes.items())
+        says = f"this {name} leaves dimensions open, its inputs are {has}"
+        raise UsageError(f"{says}: leave example_inputs out, and give the sizes as batch, dims or shapes")
     shapes = sorted(times(x.shape) for x in tree_leaves(examples) if hasattr(x, "shape"))
-    declared = sorted(times(declared_dims(i) or ()) for i in model.graph.input)
+    declared = sorted(map(times, inputs.values()))
     if shapes != declared:
         says = f"this {name} is made for inputs of {', '.join(declared)}, not of {', '.join(shapes)}"
-        raise UsageError(f"{says}; leave example_inputs out, and give dynamic dimensions as dims, batch or shapes")
+        raise UsageError(f"{says}; leave example_inputs out, or export it again at these sizes")
 
 
 def _refusal(module: torch.nn.Module, arguments: Args, error: BaseException) -> str:

@@ -33,6 +33,7 @@ ARGUMENTS = (
     (r"--dim [^\s=]+=\w+(?: --dim [^\s=]+=\w+)*", lambda m: f"dims={{{', '.join(_entries(m[0]))}}}"),
     (r"--trip-count ([^\s=]+)=(\w+)", lambda m: f'trip_counts={{"{m[1]}": {m[2]}}}'),
     (r"--shapes \S+:\d+(?:x\d+)*(?: --shapes \S+:\d+(?:x\d+)*)*", lambda m: f"shapes={{{', '.join(_entries(m[0]))}}}"),
+    (r"export the model with a dynamic batch(?!,)", lambda m: f"{m[0]}, or give a framework's to load with batch=N"),
     (r"--shapes (\S+):\.\.\.", lambda m: f'shapes={{"{m[1]}": ...}}'),
     (r"--batch (\d+|N)\b", lambda m: f"batch={m[1]}"),
     (r"--(dim|trip-count|power-limit|clock|tpot|ttft)\b", lambda m: OTHERWISE[m[1]]),
