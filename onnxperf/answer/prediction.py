@@ -264,8 +264,9 @@ class Prediction(Document):
     def by_module(self, depth: int = 2) -> dict[str, float]:
         """Seconds of kernels by the module that they were exported from, the largest first.
 
-        depth: how many names of a module's path count, 2 for layer1.0. Kernels of no module stand under ""; a fused
-        kernel counts for the module of its first node. Raises UsageError where depth is below 1.
+        depth: how many names of a module's path count, 2 for layer1.0. Kernels of no module stand under "", which are
+        all where the exporter wrote no paths of modules into the file; a fused kernel counts for the module of its
+        first node. Raises UsageError where depth is below 1.
         """
         if not isinstance(depth, int) or isinstance(depth, bool) or depth < 1:
             raise UsageError(f"depth must be a whole number of at least 1, not {depth!r}")
