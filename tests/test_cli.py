@@ -83,6 +83,18 @@ def test_every_table_looks_as_it_did(onnxperf_cli, name: str, arguments: str) ->
     golden(name, out)
 
 
+@pytest.mark.parametrize("command", ["predict", "explain", "whatif", "compare", "sweep", "predict --batch 1,2"])
+def test_lines_that_are_piped_end_without_spaces(
+    onnxperf_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    name, *asked = command.split()
+    code, out, err = onnxperf_cli(name, ALEXNET, *asked, "--gpu", "l4")
+    assert (code, err) == (0, "") and out and not [line for line in out.splitlines() if line != line.rstrip()]
+    if command == "predict":
+        assert out == onnxperf.predict(ALEXNET, gpu="l4").report()
+
+
 def test_predicted_figures_are_those_that_stand() -> None:
     """Printed anew by `python -m tests.goldens`."""
     stand = json.loads(NUMBERS.read_text(encoding="utf-8"))

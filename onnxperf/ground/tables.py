@@ -6,9 +6,11 @@ Names come from model files and may hold anything: they are printed as plain tex
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TextIO, cast
 
 from rich.cells import cell_len
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -57,9 +59,29 @@ def _in_units(value: float, units: Mapping[str, float]) -> str:
 
 
 def console() -> Console:
-    """A console on stdout; where that is no terminal and COLUMNS is not set, lines are wide enough for every table."""
-    sized = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(highlight=False, width=None if sized else WIDTH)
+    """A console on stdout. Where that is no terminal, lines end without spaces, and are wide enough for every table
+    unless COLUMNS is set.
+    """
+    terminal = sys.stdout.isatty()
+    sized = terminal or os.environ.get("COLUMNS", "").isdigit()
+    file = None if terminal else cast("TextIO", _Bare())
+    return Console(highlight=False, width=None if sized else WIDTH, file=file)
+
+
+def bare(text: str) -> str:
+    """A text without the spaces that tables fill lines up with."""
+    return re.sub(" +(?=\n)", "", text)
+
+
+class _Bare:
+    """stdout, but for spaces at the ends of lines; rich writes whole lines."""
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return sys.stdout.write(bare(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
 
 
 def shortened(text: str, most: int = NAME) -> str:

@@ -19,7 +19,18 @@ from onnxperf.answer.prediction import Prediction
 from onnxperf.decide.changes import Change, changes, nothing, small_changes, tries
 from onnxperf.graph import UNKNOWN_LENGTH, Note
 from onnxperf.ground.errors import counted, printable
-from onnxperf.ground.tables import WIDTH, duration, listed, number, shortened, size, stacked, tabulate, two_columns
+from onnxperf.ground.tables import (
+    WIDTH,
+    bare,
+    duration,
+    listed,
+    number,
+    shortened,
+    size,
+    stacked,
+    tabulate,
+    two_columns,
+)
 from onnxperf.views.headline import ON_A_CORE, SEEN, Changes, gain, headline, largest_shares, launches, scope
 from onnxperf.views.on_cpu import advice, waits
 
@@ -98,7 +109,7 @@ def report(p: Prediction, *, detail: bool = False) -> str:
     small = [] if detail else small_changes(p)
     out = Console(file=text, width=WIDTH, highlight=False, color_system=None)
     show(out, p, detail=detail, changes=small or changes(p), untried=bool(small))
-    return text.getvalue()
+    return bare(text.getvalue())
 
 
 def _brief(p: Prediction) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from onnxperf.decide.recommend_fleet import FleetRecommendation
 from onnxperf.decide.recommend_llm import LanguageRecommendation
 from onnxperf.decide.what_if import WhatIfs
 from onnxperf.explanation import Explanation, RunExplanation
-from onnxperf.ground.tables import WIDTH
+from onnxperf.ground.tables import WIDTH, bare
 from onnxperf.language.core import Generation
 from onnxperf.scoring.timed_runs import RunDifference
 from onnxperf.sweeps.core import Sweep
@@ -47,4 +47,4 @@ def text(answer: object) -> str:
         return repr(answer)
     written = StringIO()
     show(Console(file=written, width=WIDTH, highlight=False, color_system=None), answer)
-    return written.getvalue().rstrip("\n")
+    return bare(written.getvalue()).rstrip("\n")
