@@ -16,7 +16,7 @@ import pytest
 
 from onnxperf import EnvironmentFailure, sweep
 from onnxperf.sweeps import files
-from onnxperf.sweeps.rows import Block
+from onnxperf.sweeps.rows import Block, columns
 from onnxperf.views.sweep import drawn
 from tests.decide.models import net
 from tests.goldens import golden
@@ -59,6 +59,12 @@ def test_a_file_has_every_row(cli: Cli, suffix: str, monkeypatch: pytest.MonkeyP
         with text.open(encoding="utf-8", newline="") as file:
             found = list(csv.DictReader(file))
         assert found == [{name: "" if x is None else str(x) for name, x in row.items()} for row in wanted]
+
+
+def test_the_page_on_sweeps_has_every_column() -> None:
+    page = (Path(__file__).parents[2] / "docs/which-card.md").read_text(encoding="utf-8")
+    listed = page.partition("Columns of the table:")[2].partition("A model that can't")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(columns(("NAME",)))
 
 
 def test_no_cell_is_a_formula(cli: Cli) -> None:
