@@ -321,7 +321,7 @@ def generation(
         weights=weights, cache=cache, plan=plan_text(last.scenario.parallel), lengths=lengths,
         weights_bytes=last.memory.weights_bytes,
         cache_bytes_per_token=each, capacity_bytes=last.memory.capacity_bytes,
-        largest_batch=largest_batch(steps, rows, lengths, tell), batches=rows,
+        largest_batch=largest_batch(steps, rows, lengths, each, tell), batches=rows,
         accuracy=steps.accuracy(weights, cache, cached=lengths.cached > 0, pools=pools is not None),
         service=services[0] if services else None, curve=services if len(services) > 1 else (),
         draft=_speculator(steps), pools=pools, notes=(*ASSUMED, *told, *steps.notes(rows[0].batch, 1, lengths.last)),

@@ -9,12 +9,15 @@ from typing import Any
 
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
+from onnxperf.ground.names import USUAL_ENGINE
 from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import cached_tokens
 from onnxperf.language.pools import Flow, Pools, flow
+from onnxperf.language.room import Room, room
 from onnxperf.language.steps import Draft, Seconds, Steps
 from onnxperf.running.largest import MAX_BATCH
 from onnxperf.running.memory import Memory
+from onnxperf.running.pipeline import find
 
 TRIES = 12  # batches that are tried in search of the largest
 
@@ -39,7 +42,8 @@ class Batch(Document):
 
     first: until the first token of each sample; token: each further one, on average; begin, end: the decode step with
     the shortest and the longest context; whole: until the last token. needed_bytes: the most of the card's memory that
-    any run needs, with CUDA's context; cache_bytes: what keys, values and states take of it; longest_context: tokens of
+    any run needs, with CUDA's context, or an engine with the caches of all samples; capacity_bytes: that there are for
+    it; cache_bytes: what keys, values and states take of it; longest_context: tokens of
     a sample, prompt and output, for whose cache there is room. speculation: None without a draft; with one, its weights
     and cache are in all bytes. pools: in two pools, whose instances have this batch; a token then has its part of the
     transfer of the cache.
@@ -166,11 +170,11 @@ def at_batch(steps: Steps, batch: int, lengths: Lengths, cache_bytes_per_token: 
     m = steps.at(samples, 1, lengths.last).memory
     each, d = cache_bytes_per_token * samples, steps.draft
     kept = samples * (steps.state_bytes() + (d.resident.cache_bytes_per_token * lengths.longest if d else 0))
+    needed, capacity = memory_of(steps, samples, lengths, cache_bytes_per_token)
     return Batch(
         batch=batch, output=lengths.output, first=first_token(steps, samples, lengths), token=token, begin=ends[0],
-        end=ends[1], needed_bytes=needed_bytes(steps, samples, lengths),
-        cache_bytes=each * (steps.room or lengths.longest) + kept, capacity_bytes=m.capacity_bytes,
-        longest_context=longest_context(m, steps, each, samples, lengths),
+        end=ends[1], needed_bytes=needed, cache_bytes=each * (steps.room or lengths.longest) + kept,
+        capacity_bytes=capacity, longest_context=longest_context(m, steps, cache_bytes_per_token, samples, lengths),
         speculation=None if d is None else speculation(steps, d, samples, pasts, token),
     )  # fmt: skip
 
@@ -180,6 +184,23 @@ def speculation(steps: Steps, draft: Draft, samples: int, pasts: Sequence[int], 
     each = draft.proposal(samples, pasts), draft.verification(samples, pasts), steps.over(samples, 1, pasts)
     proposal, verification, without = (s.times(1 / len(pasts)) for s in each)
     return Speculation(proposal, verification, without, without.seconds / token.seconds)
+
+
+def engine_room(steps: Steps, batch: int, lengths: Lengths, each: int) -> Room | None:
+    """How the engine divides a GPU's memory where a batch decodes, with caches of `each` bytes a token; None where no
+    engine does.
+    """
+    if (e := steps.engine).name == USUAL_ENGINE:
+        return None
+    return room(steps, batch, lengths.chunk or e.tokens(find(steps.gpu)[0]), each)
+
+
+def memory_of(steps: Steps, batch: int, lengths: Lengths, each: int) -> tuple[int, int]:
+    """Bytes of a GPU that a batch needs, and that there are for it; each: as of `engine_room`."""
+    if (r := engine_room(steps, batch, lengths, each)) is None:
+        return needed_bytes(steps, batch, lengths), steps.at(batch, 1, lengths.last).memory.capacity_bytes
+    held = -(-(lengths.longest + steps.width - 1) // lengths.block) * lengths.block
+    return r.needed_bytes(batch * held), r.capacity_bytes
 
 
 def needed_bytes(steps: Steps, batch: int, lengths: Lengths) -> int:
@@ -199,42 +220,53 @@ def needed_bytes(steps: Steps, batch: int, lengths: Lengths) -> int:
 
 
 def longest_context(m: Memory, steps: Steps, each: int, samples: int, lengths: Lengths) -> int:
-    """Tokens for whose caches, of `each` bytes a token of all samples and a draft's, there is room beside what else a
-    decode step of these lengths needs; those that the model itself has room for where that is fixed.
+    """Tokens for whose caches, of `each` bytes a token of a sample and a draft's, there is room beside what else a
+    decode step of these lengths needs, or an engine takes; those that the model itself has room for where that is
+    fixed.
     """
     if steps.room or not each:
         return steps.room or lengths.positions or lengths.longest
-    held = steps.copies * each * (lengths.longest if steps.copies == 1 else lengths.last)
-    room, more = m.capacity_bytes - m.context_bytes - m.total_bytes + held, 0
-    if steps.draft:
-        room, more = room - steps.draft.resident.weights_bytes, samples * steps.draft.resident.cache_bytes_per_token
-    most = max(0, int(room // (steps.copies * each + more)))
+    if (r := engine_room(steps, samples, lengths, each)) is None:
+        whole, d = steps.copies * each * samples, steps.draft
+        free = m.capacity_bytes - m.context_bytes - m.total_bytes
+        free += whole * (lengths.longest if steps.copies == 1 else lengths.last)
+        if d is not None:
+            free, whole = free - d.resident.weights_bytes, whole + samples * d.resident.cache_bytes_per_token
+        most = max(0, int(free // whole))
+    else:
+        most = max(0, r.tokens // samples)
     return most if lengths.positions is None else min(most, lengths.positions)
 
 
-def largest_batch(steps: Steps, tried: Sequence[Batch], lengths: Lengths, tell: Progress | None = None) -> int:
-    """The largest batch that fits, 0 where not even one sample does.
+def largest_batch(
+    steps: Steps, tried: Sequence[Batch], lengths: Lengths, each: int, tell: Progress | None = None
+) -> int:  # fmt: skip
+    """The largest batch that fits, with caches of `each` bytes a token, 0 where not even one sample does.
 
     Memory grows nearly evenly with the batch: every guess interpolates between the two nearest batches that are known,
     and TRIES of them bound the time; the largest that was seen to fit is returned where they do not suffice. What is
     tried is how many samples each microbatch of each group of GPUs has.
     """
-    capacity, each = tried[0].capacity_bytes, steps.plan.microbatches
-    needs = {ceil(steps.share(b.batch) / each): b.needed_bytes for b in tried}
+    parts = steps.plan.microbatches
+    over = {ceil(steps.share(b.batch) / parts): b.needed_bytes - b.capacity_bytes for b in tried}
+
+    def excess(batch: int) -> int:
+        needed, capacity = memory_of(steps, batch * parts, lengths, each)
+        return needed - capacity
+
     for batch in (1, 2):
-        needs.setdefault(batch, needed_bytes(steps, batch * each, lengths))
+        over[batch] = over[batch] if batch in over else excess(batch)
     for i in range(TRIES):
         if tell:
             tell("largest batch", i, TRIES)
-        low = max((n for n, need in needs.items() if need <= capacity), default=0)
-        high = min((n for n, need in needs.items() if need > capacity), default=MAX_BATCH + 1)
+        low = max((n for n, more in over.items() if more <= 0), default=0)
+        high = min((n for n, more in over.items() if more > 0), default=MAX_BATCH + 1)
         if high - low <= 1:
             return low * steps.plan.parts
-        (a, less), (b, more) = sorted(sorted(needs.items(), key=lambda at: abs(at[1] - capacity))[:2])
-        guess = a + int((capacity - less) * (b - a) / max(more - less, 1))
-        guess = min(max(guess, low + 1), high - 1)
-        needs[guess] = needed_bytes(steps, guess * each, lengths)
-    return max((n for n, need in needs.items() if need <= capacity), default=0) * steps.plan.parts
+        (a, less), (b, more) = sorted(sorted(over.items(), key=lambda at: abs(at[1]))[:2])
+        guess = min(max(a - int(less * (b - a) / max(more - less, 1)), low + 1), high - 1)
+        over[guess] = excess(guess)
+    return max((n for n, more in over.items() if more <= 0), default=0) * steps.plan.parts
 
 
 def in_pools(b: Batch, lengths: Lengths, pools: Pools, gpus: int) -> Batch:

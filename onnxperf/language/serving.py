@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from onnxperf.ground.output import Progress
 from onnxperf.language.arrivals import Arrival, Traffic
 from onnxperf.language.pools import Loads, Pools, simulate_pools
 from onnxperf.language.prices import prices
-from onnxperf.language.service import Price, Server, simulate, together
+from onnxperf.language.room import Room, room
+from onnxperf.language.service import Price, Served, Server, simulate, together
 from onnxperf.language.steps import Seconds, Steps
-from onnxperf.running.pipeline import find
 
 PERCENTILES = (50, 90, 99)
 #: What is told of requests, in seconds, by the names of `Served`.
@@ -51,7 +52,8 @@ class Service(Document):
     of each of `groups` of GPUs. speedup: with a draft, the mean time per output token without one over that with it, of
     the same requests; then tokens come several at a time, and GAPS are between those times. pools: of two pools, whose
     decode steps are the iterations, and the utilisation is that of all instances. capacity: of requests that arrive at
-    a rate, how many of them a second are served with all places taken; None where that is not known.
+    a rate, how many of them a second are served with all places taken; None where that is not known. memory_bytes: that
+    a GPU needs with the caches of as many requests as are admitted at most.
     """
 
     traffic: Traffic
@@ -67,6 +69,12 @@ class Service(Document):
     speedup: float | None = None
     pools: Loads | None = None
     capacity: float | None = None
+    memory_bytes: int = 0
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more requests arrive than can be served, as far as that is known."""
+        return self.traffic.qps is not None and self.capacity is not None and self.traffic.qps > self.capacity
 
     @property
     def tokens_per_second_per_gpu(self) -> float:
@@ -89,7 +97,8 @@ class Service(Document):
             **{name: time.to_dict() for name, time in self.times.items()},
             **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
             **plain(self, "tokens_per_second_per_gpu", "utilisation"), "mean_decoding": self.batch,
-            **plain(self, "iterations", "groups", "speedup", "pools"),
+            **plain(self, "iterations", "groups", "speedup", "pools", "memory_bytes"),
+            "capacity_requests_per_second": self.capacity,
         }  # fmt: skip
 
 
@@ -110,13 +119,15 @@ def serve(
     steps = steps.made_for(max(a.prompt + a.output for arrivals in drawn for a in arrivals))
     most = steps.share(max(t.concurrency or running for t in asked))
     e = steps.engine
-    room = cache_tokens(steps, most, budget, each)
+    memory = room(steps, most, budget, each)
+    if memory.cache_bytes <= 0:
+        raise UsageError("weights and activations alone don't fit into GPU memory")
     shape = e.block, steps.width, steps.per_step
     least = 0 if pools else most * steps.width + 1
-    server = Server(most, room, max(budget, least), e.mixed, e.whole, e.front_s, e.ahead, *shape)
+    server = Server(most, memory.tokens, max(budget, least), e.mixed, e.whole, e.front_s, e.ahead, *shape)
     by = prices(steps, most, budget, tell)
     services = tuple(
-        _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by, pools)
+        _service(steps, t, arrivals, replace(server, running=steps.share(t.concurrency or running)), by, pools, memory)
         for t, arrivals in zip(asked, drawn, strict=True)
     )
     if steps.draft is None:
@@ -133,7 +144,7 @@ def _speedup(service: Service, without: Service) -> float | None:
 
 def _service(
     steps: Steps, traffic: Traffic, arrivals: Sequence[Arrival], server: Server, by: Sequence[Price],
-    pools: Pools | None,
+    pools: Pools | None, memory: Room,
 ) -> Service:  # fmt: skip
     """How one traffic is served at prices, of which the first is the answer."""
     loads = None
@@ -147,6 +158,7 @@ def _service(
         both = [simulate_pools(arrivals, server, price, pools, steps.groups, traffic.concurrency) for price in by]
         simulations, loads = [simulation for simulation, _ in both], both[0][1]
     middle, tokens = simulations[0], sum(a.output for a in arrivals)
+    most = sum(nlargest(server.running, (server.held(Served(a)) for a in arrivals)))
     times = {
         name: spread([[(getattr(s, time), 1) for s in of.served] for of in simulations]) for name, time in TIMES.items()
     }
@@ -156,6 +168,7 @@ def _service(
         utilisation=min(middle.busy / middle.span, 1.0), batch=middle.decoded / max(middle.iterations, 1),
         iterations=middle.iterations, groups=steps.groups,
         gpus=steps.plan.gpus * (pools.instances if pools else 1), pools=loads,
+        memory_bytes=memory.needed_bytes(min(most, server.cache_tokens)),
     )  # fmt: skip
 
 
@@ -175,32 +188,3 @@ def spread(simulated: Sequence[Sequence[tuple[float, int]]]) -> Spread:
         ranks.append((below + (at - np.floor(at)) * (above - below)).tolist())
     mean, *at_ranks = (Seconds(x[0], min(x), max(x)) for x in (means, *zip(*ranks, strict=True)))
     return Spread(mean, dict(zip(PERCENTILES, at_ranks, strict=True)))
-
-
-def cache_tokens(steps: Steps, running: int, budget: int, each: int) -> int:
-    """Tokens for whose caches, of `each` bytes and a draft's, there is room beside what else the largest iterations
-    need.
-
-    The cache is taken to be in pages, as vLLM's is: a token takes its bytes wherever there is room.
-    """
-    each, d, e = max(each * steps.copies, 1), steps.draft, steps.engine
-    reserved = e.reserved(find(steps.gpu)[0], steps.plan.gpus // steps.groups) if e.apart else 0
-    prompt, step = (1, budget, 0 if budget > 1 else 1), (running, steps.width, 1)
-    if d is None:
-        runs, whole = [(steps, prompt, each, 0), (steps, step, each, 0)], each
-    else:  # each of two models runs beside the weights of the other
-        small, beside = d.resident.cache_bytes_per_token, d.resident.weights_bytes
-        runs = [(steps, prompt, each, beside), (d.verifying, step, each, beside)]
-        runs += [(d.steps, run, small, d.main.weights_bytes) for run in (prompt, (running, 1, 1))]
-        whole = each + small
-    rooms = []
-    for model, run, held, beside in runs:
-        m = model.at(*run).memory
-        caches = run[0] * held * (model.room or (model.longest if model.copies == 1 else 1))
-        if e.apart:
-            rooms.append(m.capacity_bytes - reserved - m.context_bytes - m.weights_bytes - beside)
-        else:
-            rooms.append(e.memory * m.capacity_bytes - m.context_bytes - m.total_bytes + caches - beside)
-    if min(rooms) <= 0:
-        raise UsageError("weights and activations alone don't fit into GPU memory")
-    return int(e.cache * min(rooms) // whole)

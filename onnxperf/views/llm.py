@@ -60,11 +60,14 @@ def show(out: Console, g: Generation) -> None:
         Text(printable(f"{about} · prompt {lengths.prompt:,}{chunk}, output {lengths.output:,} tokens"), style="bold")
     )
     cache = f"{size(g.cache_bytes_per_token)} of KV cache per token"
-    most = f"largest batch that fits: {g.largest_batch:,}" if g.largest_batch else "batch 1 does not fit"
-    out.print(f"weights {size(g.weights_bytes)}, {cache}; {most} ({size(g.capacity_bytes)})")
     first = g.batches[0]
+    card = f"the card has {size(g.capacity_bytes)}"
+    card += f", {g.runner} takes up to {size(first.capacity_bytes)}" * (first.capacity_bytes < g.capacity_bytes)
+    out.print(f"weights {size(g.weights_bytes)}, {cache}; {card}")
+    most = f"largest batch that fits: {g.largest_batch:,}" if g.largest_batch else "batch 1 does not fit"
     if first.longest_context:
-        out.print(f"longest context that fits at batch {first.batch:,}: {first.longest_context:,} tokens")
+        most += f"; longest context at batch {first.batch:,}: {first.longest_context:,} tokens"
+    out.print(most)
     if (d := g.draft) is not None:
         kept = f"weights {size(d.weights_bytes)}, {size(d.cache_bytes_per_token)} of KV cache per token"
         step = f"{d.tokens_per_step:.3g} tokens a step of {d.tokens} proposed, each accepted with {d.accept:.4g}"

@@ -296,3 +296,28 @@ def test_engines_answer_and_differ() -> None:
     assert len(set(times.values())) == 4
     servers = {n: g.service.server for n, g in answers.items() if g.service}
     assert servers["sglang"].mixed is False and servers["trtllm"].whole and servers["vllm"].block == 16
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_largest_batch_is_what_the_cache_of_the_engine_holds(engine: str) -> None:
+    """Beside iterations of its budget of tokens, not beside the prompts of all samples at once."""
+    asked: dict[str, Any] = {"config": LLAMA, "gpu": "l4", "engine": engine, "prompt": 3000, "output": 496}
+    whole, chunks = (onnxperf.llm(**asked, chunk=chunk) for chunk in (None, 256))
+    assert (chunks.batches[0].needed_bytes < whole.batches[0].needed_bytes) == (engine != "sglang")
+    most = whole.largest_batch
+    g = onnxperf.llm(**asked, batch=[most, most + 1], qps=1.0, requests=2 * most)
+    assert [b.fits for b in g.batches] == [True, False] and g.service is not None
+    held = -(-3496 // ENGINES[engine].block) * ENGINES[engine].block
+    assert most == g.service.server.cache_tokens // held
+    assert g.batches[0].longest_context == pytest.approx(3496, rel=0.02)
+
+
+@pytest.mark.parametrize("asked", [{"qps": 1e4}, {"concurrency": 1000}], ids=str)
+def test_the_memory_of_a_server_is_that_of_the_requests_it_admits(asked: dict[str, Any]) -> None:
+    """All of 1,000 at a time do not fit, and no more are admitted than do."""
+    lengths: dict[str, Any] = {"config": LLAMA, "gpu": "l4", "engine": "vllm", "prompt": 3000, "output": 48}
+    g = onnxperf.llm(**lengths, batch=1000, requests=1000, **asked)
+    assert g.service is not None and not g.batches[0].fits
+    memory, whole = g.service.memory_bytes, g.batches[0].capacity_bytes
+    assert whole - 3048 * g.cache_bytes_per_token < memory <= whole < g.capacity_bytes
+    assert g.to_dict()["service"]["memory_bytes"] == memory
