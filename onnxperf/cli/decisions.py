@@ -62,7 +62,7 @@ def compare(
 
     With --config, or another option of language models, columns are time to first token (TTFT), time per output token
     (TPOT), tokens/s and cost: of a batch, or with --qps or --concurrency of a simulated server, as in `onnxperf llm`.
-    --by latency then ranks by TPOT.
+    --by latency then ranks by TPOT. Cards that cannot keep up with --qps are listed with the reason, not ranked.
 
     \b
     Examples:

@@ -84,6 +84,13 @@ class LanguageCandidate(Document):
         return self.generation.accuracy if self.generation else None
 
     @property
+    def needed_bytes(self) -> int | None:
+        """Bytes of one card for the batch, or for as many requests as are admitted at most."""
+        if (g := self.generation) is None:
+            return None
+        return g.batches[0].needed_bytes if g.service is None else g.service.memory_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether the memory holds the batch; requests are admitted only as it does."""
         return self.generation is not None and (self.generation.service is not None or self.generation.batches[0].fits)
@@ -93,7 +100,7 @@ class LanguageCandidate(Document):
         g, rate, shown = self.generation, self.tokens_per_second, dict[str, Any]()
         if g is not None and self.first is not None and self.token is not None and rate is not None:
             shown = {FIRST: self.first.to_dict(), TOKEN: self.token.to_dict(), "tokens_per_second": rate.seconds}
-            shown |= {"memory_bytes": g.batches[0].needed_bytes, **plain(g, "capacity_bytes", "largest_batch")}
+            shown |= {"memory_bytes": self.needed_bytes, **plain(g, "capacity_bytes", "largest_batch")}
         named = {"gpu": self.device.id, "device_name": self.device.name, "gpus": self.gpus}
         ranked = {"rank": self.rank or None, "ties_with": list(self.ties)}
         return {**named, **ranked, **shown, **plain(self, "fits", "price", "usd_per_million_tokens", "accuracy", "why")}
@@ -137,9 +144,9 @@ def compare_llm(
     """Predict a language model on several cards and rank them by time per output token ("latency"), throughput or cost.
 
     model and what is asked are those of `onnxperf.llm`, with one batch, 1 by default; or with qps, requests of which
-    256 or `batch` are served at a time; or with one concurrency. gpu: the cards, None for all that ship. tpot_ms,
-    ttft_ms: what a token, and the first one, may take in milliseconds. prices: US dollars an hour by card. Raises what
-    `llm` raises.
+    256 or `batch` are served at a time; or with one concurrency. A card that cannot keep up with qps is not ranked.
+    gpu: the cards, None for all that ship. tpot_ms, ttft_ms: what a token, and the first one, may take in milliseconds.
+    prices: US dollars an hour by card. Raises what `llm` raises.
     """
     with speaking_of_arguments():
         cards = selected(every=True) if gpu is None else gpu
@@ -188,7 +195,7 @@ def _with_figure(c: LanguageCandidate, by: str, pace: Pace) -> LanguageCandidate
     if not c.fits:
         need = f"{size(b.needed_bytes)} of {size(b.capacity_bytes)}"
         return replace(c, why=f"does not fit at batch {b.batch}: {need}")
-    if why := pace.exceeded(first, token):
+    if why := (g.service and g.service.overload) or pace.exceeded(first, token):
         return replace(c, why=why)
     if by == "cost" and c.price is None:
         return replace(c, why="no price: give one with --price CARD=USD")

@@ -12,6 +12,7 @@ import numpy as np
 from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import UsageError
 from onnxperf.ground.output import Progress
+from onnxperf.ground.tables import number
 from onnxperf.language.arrivals import Arrival, Traffic
 from onnxperf.language.pools import Loads, Pools, simulate_pools
 from onnxperf.language.prices import prices
@@ -72,9 +73,12 @@ class Service(Document):
     memory_bytes: int = 0
 
     @property
-    def overloaded(self) -> bool:
-        """Whether more requests arrive than can be served, as far as that is known."""
-        return self.traffic.qps is not None and self.capacity is not None and self.traffic.qps > self.capacity
+    def overload(self) -> str:
+        """By how much more requests arrive than can be served, "" where they are not, or it is not known."""
+        rate, most = self.traffic.qps, self.capacity
+        if rate is None or most is None or rate <= most:
+            return ""
+        return f"cannot keep up: serves at most {number(most)} of {number(rate)} requests/s"
 
     @property
     def tokens_per_second_per_gpu(self) -> float:

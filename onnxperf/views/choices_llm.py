@@ -77,12 +77,11 @@ def _line(x: LanguageCandidate) -> tuple[str, ...]:
     g, rate = x.generation, x.tokens_per_second
     assert g is not None and rate is not None and x.first is not None and x.token is not None
     times = (*_time(x.first), *_time(x.token))
-    memory = size(g.batches[0].needed_bytes) if g.service is None else NOTHING
     hour = NOTHING if x.price is None else f"{x.gpus * x.price.usd_per_hour:,.2f}"
     million = NOTHING if x.usd_per_million_tokens is None else number(x.usd_per_million_tokens)
     rank = f"{x.rank}{'=' if x.ties else ''}"
     most = f"{g.largest_batch:,}"
-    figures = (*times, number(rate.seconds, 4), memory, most, hour, million)
+    figures = (*times, number(rate.seconds, 4), size(x.needed_bytes or 0), most, hour, million)
     return rank, x.device.id, *figures, status(x.accuracy)
 
 

@@ -115,10 +115,8 @@ def verdict(s: Service) -> str:
     asked, most = s.traffic.qps, s.capacity
     if asked is None or most is None:
         return ""
-    if asked > most:
-        return (
-            f"cannot keep up: serves at most {number(most)} of {number(asked)} requests/s, so that waiting times grow"
-        )
+    if s.overload:
+        return f"{s.overload}, so that waiting times grow"
     return f"keeps up: {number(asked)} requests/s arrive, and up to {number(most)} could be served"
 
 

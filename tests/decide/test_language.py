@@ -180,6 +180,32 @@ def test_cards_that_are_not_ranked_say_why() -> None:
         compare_llm(gpu=["l4"], by="energy", **LENGTHS)
 
 
+@pytest.mark.parametrize("by", ["latency", "throughput", "cost"])
+def test_a_card_that_cannot_keep_up_is_not_ranked(by: str) -> None:
+    """Its waiting times grow for as long as requests arrive, so that its times are those of no request."""
+    asked: dict[str, Any] = {**ASKED, "prompt": 2048, "output": 256, "batch": 256}
+    slow, fast = (llm(gpu=gpu, qps=1.0, **asked).service for gpu in ("t4", "h100"))
+    assert slow is not None and fast is not None and slow.capacity and fast.capacity
+    rate = (slow.capacity + fast.capacity) / 2
+    first, last = compare_llm(gpu=["t4", "h100"], by=by, qps=rate, **asked).cards
+    assert (first.device.id, first.rank, last.device.id, last.figure) == ("h100-sxm", 1, "t4", None)
+    assert last.why.startswith("cannot keep up: serves at most ") and last.to_dict()["rank"] is None
+    for card in (first.to_dict(), last.to_dict()):
+        assert card["fits"] and card["memory_bytes"] <= card["capacity_bytes"]
+    shown = str(compare_llm(gpu=["t4"], by=by, qps=rate, **asked))
+    assert "no card can be ranked" in shown and "t4: cannot keep up" in shown
+
+
+def test_the_memory_of_requests_is_what_the_card_has_for_them() -> None:
+    """All 256 at a time do not fit: the card takes as many as do."""
+    large = {**SMALL, "num_hidden_layers": 80, "num_key_value_heads": 4, "head_dim": 256}
+    asked: dict[str, Any] = {**ASKED, "config": large, "prompt": 3000, "output": 64, "qps": 0.1, "requests": 20}
+    (card,) = compare_llm(gpu=["t4"], **asked).cards
+    assert card.generation is not None and not card.generation.batches[0].fits
+    shown = card.to_dict()
+    assert shown["fits"] and 0 < shown["memory_bytes"] <= shown["capacity_bytes"]
+
+
 @pytest.fixture
 def onnxperf_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("COLUMNS", raising=False)
