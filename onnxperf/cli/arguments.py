@@ -322,7 +322,8 @@ DECODER = (
     click.option("--prompt", type=Count(1, 1 << 24), default=2048, show_default=True, help="Prompt length, tokens."),
     click.option("--output", type=Count(2, 1 << 24), default=256, show_default=True, help="Output length, tokens."),
     click.option("--chunk", type=Count(1, 1 << 24), metavar="N",
-                 help="Chunked prefill: tokens per chunk.  [default: all]"),
+                 help="Chunked prefill: tokens per chunk; with --qps or --concurrency new tokens of an iteration."
+                      "  [default: the whole prompt; of an iteration the engine's own, 2048 for ort-genai]"),
     click.option("--cached", type=Number(), metavar="0.5", default=0.0, show_default=True,
                  help="Share of each prompt that is in the prefix cache."),
     click.option("--draft", type=click.Path(), metavar="config.json",

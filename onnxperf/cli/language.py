@@ -17,7 +17,8 @@ from onnxperf.ground.output import deliver, telling
 @click.argument("model", type=click.Path(), required=False)
 @of_requests
 @loaded
-@BATCHES(default="1..64", show_default=True, help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4.")
+@BATCHES(help="Batch sizes: 1..64 doubles from 1 to 64; or a list, 1,2,4. With --qps the largest is how many requests"
+              " the server runs at a time.  [default: 1..64; with --qps 1..256]")  # fmt: skip
 @click.option("--html", "html_to", metavar="FILE", help="Write an HTML report, which needs no network.")
 @click.option("--trace", "trace_to", metavar="FILE.json",
               help="Write a prefill and a decode step as a timeline for ui.perfetto.dev.")  # fmt: skip
@@ -51,9 +52,10 @@ def llm(
     and TensorRT-LLM on H100 and H200; of ONNX Runtime, prefills and decode steps of Llama-2-7B on an A100, not whole
     generations.
 
-    With --qps a server with continuous batching is simulated. Requests arrive at random, and up to the largest --batch
-    run concurrently. Each iteration decodes one token per request and fills up with prefill to --chunk tokens, 2048 by
-    default. A request is admitted if the KV cache has room for all its tokens.
+    With --qps a server with continuous batching is simulated. Requests arrive at random, and the server runs up to the
+    largest --batch at a time, 256 by default: --batch 1 is a server of one. Each iteration decodes one token per
+    request and fills up with prefill to --chunk tokens. A request is admitted if the KV cache has room for all its
+    tokens.
 
     With --concurrency the same server has N requests at all times, as from vllm bench serve --max-concurrency,
     genai-perf or InferenceX. Several N give a curve, which --plot draws as tokens/s per user against tokens/s per GPU.
@@ -74,12 +76,13 @@ def llm(
       onnxperf llm --config config.json --gpu h100 --weights int4 --precision fp16
       onnxperf llm decode.onnx --prefill prompt.onnx --gpu a100 --batch 1,8 --chunk 512
       onnxperf llm --config config.json --gpu h100 --qps 4 --prompt-lengths lognormal:2048:0.5 --prune-lm-head
-      onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --batch 1 --plot pareto.svg
+      onnxperf llm --config config.json --gpu h100 --engine vllm --concurrency 1..256 --plot pareto.svg
       onnxperf llm --config config.json --gpu h100 --engine vllm --draft small/config.json --accept 0.7
       onnxperf llm --config config.json --gpu h100 --engine vllm --parallel tp=2 --pools 1:2 --concurrency 1..256
       onnxperf llm --config config.json --gpu h100 --batch 1..64 --html report.html --trace steps.json
     """
     from onnxperf.ground.tables import console
+    from onnxperf.language.arrivals import RUNNING
     from onnxperf.language.decoding import decoding_of
     from onnxperf.views.llm import check_plot, plot, show
 
@@ -89,7 +92,7 @@ def llm(
     if plot_to is not None:
         check_plot(plot_to)
     with telling() as tell:
-        answer = decoding_of(model, asked).generation(gpu, 1, tell)
+        answer = decoding_of(model, asked).generation(gpu, f"1..{64 if asked['qps'] is None else RUNNING}", tell)
     files: dict[str | None, Callable[[], str | bytes]] = {
         html_to: answer.to_html,
         trace_to: lambda: answer.to_trace() + "\n",

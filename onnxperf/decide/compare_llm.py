@@ -16,8 +16,9 @@ from onnxperf.ground.errors import Error, UsageError, speaking_of_arguments
 from onnxperf.ground.names import choice_named
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import size
+from onnxperf.language.arrivals import RUNNING
 from onnxperf.language.core import Generation
-from onnxperf.language.decoding import RUNNING, Decoding, Loaded, decoding_of
+from onnxperf.language.decoding import Decoding, Loaded, decoding_of
 from onnxperf.language.steps import Seconds
 from onnxperf.passes.plan import parse_plan
 from onnxperf.running.pipeline import Gpu, each

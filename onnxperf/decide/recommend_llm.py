@@ -24,9 +24,9 @@ from onnxperf.ground.codec import Document, plain
 from onnxperf.ground.errors import Error, LimitExceeded, UsageError, speaking_of_arguments
 from onnxperf.ground.output import Progress
 from onnxperf.ground.tables import duration, number
-from onnxperf.language.arrivals import LEAST_QPS, ROUNDS, Traffic
+from onnxperf.language.arrivals import LEAST_QPS, ROUNDS, RUNNING, Traffic
 from onnxperf.language.core import traffic
-from onnxperf.language.decoding import RUNNING, Decoder, Decoding, decoding_of
+from onnxperf.language.decoding import Decoder, Decoding, decoding_of
 from onnxperf.language.serving import Service, serve
 from onnxperf.language.steps import Seconds
 from onnxperf.passes.plan import plan_text

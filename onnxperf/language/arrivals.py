@@ -14,6 +14,7 @@ from onnxperf.ground.errors import UsageError
 MAX_REQUESTS, MAX_LENGTH = 100_000, 1 << 20
 LEAST_QPS = 0.0001  # so that times of MAX_REQUESTS still have microseconds
 USUAL_REQUESTS, USUAL_SEED = 1000, 0
+RUNNING = 256  # requests that are served at a time where nobody says how many, as max_num_seqs of vLLM
 MAX_CONCURRENCY = 4096
 #: Requests of a closed loop for each that there is at a time, as InferenceX and genai-perf's examples take: the first
 #: of them come together, so that their wait is in the mean.

@@ -20,7 +20,16 @@ from onnxperf.ground.names import CACHES, USUAL_ENGINE, WEIGHTS, choice_named
 from onnxperf.ground.output import Progress, written
 from onnxperf.ground.tables import duration, number, size
 from onnxperf.ground.version import VERSION
-from onnxperf.language.arrivals import MAX_CONCURRENCY, ROUNDS, USUAL_REQUESTS, USUAL_SEED, Traffic, around, check_rate
+from onnxperf.language.arrivals import (
+    MAX_CONCURRENCY,
+    ROUNDS,
+    RUNNING,
+    USUAL_REQUESTS,
+    USUAL_SEED,
+    Traffic,
+    around,
+    check_rate,
+)
 from onnxperf.language.engines import ENGINES, Engine, runner
 from onnxperf.language.generation import Batch, Lengths, by_batch, check_share, in_pools, largest_batch
 from onnxperf.language.pools import Pools, balanced, parse_pools, pools_of
@@ -200,7 +209,7 @@ class Generation(Document):
 
 def llm(
     model: Any = None, *, gpu: Gpu, config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] | str = 1,
+    prefill: Any = None, prompt: int = 2048, output: int = 256, batch: int | Sequence[int] | str | None = None,
     chunk: int | None = None, weights: str | None = None, cache: str | None = None, prune_lm_head: bool = False,
     qps: float | None = None, concurrency: int | Sequence[int] | str | None = None, prompt_lengths: str | None = None,
     output_lengths: str | None = None, requests: int | None = None, seed: int = USUAL_SEED,
@@ -218,10 +227,12 @@ def llm(
     or what it holds: the graph is then made as ONNX Runtime GenAI's builder does, with weights of products in
     `weights`, int4 or int8, keys and values kept in `cache`, fp8 or int8, and logits of the last position alone with
     `prune_lm_head`.
-    prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several, also as "1..64".
+    prompt, output: tokens; chunk: tokens of the prompt in one run; batch: one or several, also as "1..64", 1 by
+    default.
     qps: with it, simulate that many requests a second, `requests` in all, drawn by `seed`, with lengths such as "2048",
     "uniform:100:2000" or "lognormal:2048:0.5" (median, standard deviation of the logarithm), by default prompt and
-    output; the largest batch is how many run at a time, and chunk, by default 2048, the new tokens of an iteration.
+    output; the largest batch, 256 by default, is how many run at a time, and chunk the new tokens of an iteration, by
+    default the engine's own (2048 of ort-genai).
     concurrency: instead of qps, so many requests at all times, each replaced as it ends, `requests` in all, by default
     10 for each; several, also as "1..256", give a curve. Outputs then vary by 3% around output by default, but
     under sglang: see `traffic`.
@@ -248,7 +259,7 @@ def llm(
         return generation(
             steps,
             lengths,
-            batch,
+            (1 if qps is None else RUNNING) if batch is None else batch,
             weights,
             traffic(lengths, qps, prompt_lengths, output_lengths, requests, seed, concurrency, steps.engine),
             cache=cache,

@@ -30,7 +30,6 @@ ARRIVING |= {name: name for name in ("requests", "seed", "concurrency")}
 SIZES = ("dims", "shapes", "trip_counts")
 #: What a command names that was not read from a file.
 UNNAMED = {"model": "decoder.onnx", "config": "config.json", "draft": "draft.json", "prefill": "prefill.onnx"}
-RUNNING = 256  # requests that are served at a time where nobody says how many, as max_num_seqs of vLLM
 
 
 class Decoder(Named, Keywords, total=False):
@@ -125,11 +124,12 @@ class Decoding:
         """The requests to simulate."""
         return traffic(lengths, **self.arriving, engine=steps.engine)
 
-    def generation(self, gpu: Gpu, usual_batch: int, tell: Progress | None = None) -> Generation:
+    def generation(self, gpu: Gpu, usual_batch: int | str, tell: Progress | None = None) -> Generation:
         """What `llm` answers on a card. Raises UsageError where it can't."""
         steps, lengths = self.on(gpu)
         weights, cache = self.built["weights"], self.built["cache"]
-        batch, requests = self.batch or usual_batch, self.traffic(lengths, steps)
+        batch = usual_batch if self.batch is None else self.batch
+        requests = self.traffic(lengths, steps)
         return generation(steps, lengths, batch, weights, requests, tell, cache, self.pools)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import onnxperf
+from onnxperf.language.arrivals import RUNNING
 from onnxperf.views.llm import drawn
 from tests.language.test_generation import SMALL
 
@@ -67,6 +68,20 @@ def test_the_command_answers(onnxperf_cli: Any, tmp_path: Path) -> None:
     ):  # fmt: skip
         code, out, err = onnxperf_cli(*given, *wrong)
         assert (code, out) == (2, "") and says in err
+
+
+@pytest.mark.parametrize("limits", [(), ("--batch", "1")], ids=str)
+def test_a_server_runs_as_many_requests_as_batch_says_and_else_as_recommend(
+    onnxperf_cli: Any, tmp_path: Path, limits: tuple[str, ...]
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(SMALL))
+    asked = ("llm", "--config", str(config), "--gpu", "l4", "--prompt", "64", "--output", "8", "--qps", "2", *limits)
+    answer = json.loads(onnxperf_cli(*asked, "--requests", "9", "--json", "-")[1])
+    assert answer["service"]["running"] == answer["batches"][-1]["batch"] == (1 if limits else RUNNING)
+    same: dict[str, Any] = {"batch": 1} if limits else {}
+    g = onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=8, qps=2, requests=9, **same)
+    assert g.service is not None and g.service.to_dict() == answer["service"]
 
 
 def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
