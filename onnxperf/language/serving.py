@@ -47,8 +47,8 @@ class Spread(Document):
 class Service(Document):
     """How requests were served in a simulation.
 
-    times: by name of TIMES, and GAPS; tokens_per_second: generated, from the first arrival to the last token, by all
-    `gpus`; utilisation: the share of that
+    times: by name of TIMES, and GAPS; requests_per_second: from the first arrival to the last token, which comes after
+    the last arrival; tokens_per_second: generated in that time, by all `gpus`; utilisation: the share of that
     time with an iteration; batch: requests that decode in an iteration, on average; server, utilisation and batch are
     of each of `groups` of GPUs. speedup: with a draft, the mean time per output token without one over that with it, of
     the same requests; then tokens come several at a time, and GAPS are between those times. pools: of two pools, whose
@@ -98,6 +98,7 @@ class Service(Document):
             "qps": t.qps, "concurrency": t.concurrency or None, "prompt_lengths": t.prompts,
             "output_lengths": t.outputs, "requests": t.requests, "seed": t.seed, "cached": t.cached,
             "running": s.running, "cache_tokens": s.cache_tokens, "budget_tokens": s.budget,
+            "front_seconds": s.front_s,
             **{name: time.to_dict() for name, time in self.times.items()},
             **plain(self, "requests_per_second", "tokens_per_second", "tokens_per_second_per_user"),
             **plain(self, "tokens_per_second_per_gpu", "utilisation"), "mean_decoding": self.batch,

@@ -33,6 +33,16 @@ ASSUMED = (
 UNDER_ENGINE = (
     "requests are simulated with the engine's scheduler; one is admitted once the KV cache has room for all its tokens",
 )
+#: Of what simulated requests wait for at any load, and of how much is done.
+FRONT = (
+    "times to first token, and waiting, have {} of the server's front end in them, from the client to the scheduler and"
+    " back; the table of batches has not"
+)
+BUSY = "utilization is the share of the time in which anything runs"
+SPAN = (
+    "requests/s and tokens/s are until the last token, which comes after the last arrival: fewer than arrive, also"
+    " where the server keeps up; utilization is the share of that time in which anything runs"
+)
 #: Of prompts of which no share is said to be cached.
 NOTHING_CACHED = "no prompt is in the prefix cache; --cached 0.5: half of each is"
 TIMES = ("#TTFT", "#80% interval", "#TPOT", "#80% interval ")
@@ -90,15 +100,20 @@ def assumed(g: Generation) -> tuple[str, ...]:
     if g.service is None:
         return ()
     said = ASSUMED if g.engine == USUAL_ENGINE else UNDER_ENGINE
+    front_s = g.service.server.front_s
+    said = (*said, *((FRONT.format(duration(front_s)),) if front_s else ()))
+    if g.pools is None:
+        said = (*said, BUSY if g.service.traffic.qps is None else SPAN)
     return said if g.engine == USUAL_ENGINE or g.lengths.cached else (*said, NOTHING_CACHED)
 
 
 def served(s: Service) -> str:
     """How requests were served, in a sentence."""
     drawn_as = f"{s.traffic.requests:,} requests{arriving(s)}, {_lengths(s)}"
-    did = f"{number(s.requests_per_second)} requests/s, {number(s.tokens_per_second)} tokens/s"
+    did = f"{number(s.requests_per_second)} requests/s and {number(s.tokens_per_second)} tokens/s"
     if s.traffic.concurrency:
         did += f" ({number(s.tokens_per_second_per_user)} per user, {number(s.tokens_per_second_per_gpu)} per GPU)"
+    did += " from the first arrival to the last token"
     did += "" if s.speedup is None else f", speedup {s.speedup:.2f} over no draft"
     load = f"utilization {s.utilisation:.0%}, on average {number(s.batch)} of {s.server.running} sequences decode"
     load += f", on each of {s.groups} groups" * (s.groups > 1)
@@ -122,7 +137,7 @@ def verdict(s: Service) -> str:
 
 def service_sheet(s: Service) -> Sheet:
     """How requests were served: a line for each time, a column for its mean and for each percentile."""
-    lines = tuple(
+    lines = [
         (
             name.replace("_", " "),
             duration(t.mean.seconds),
@@ -130,9 +145,12 @@ def service_sheet(s: Service) -> Sheet:
             *(duration(at.seconds) for at in t.at.values()),
         )
         for name, t in s.times.items()
-    )
+    ]
+    if s.server.front_s:  # behind the first line, waiting
+        front = duration(s.server.front_s)
+        lines.insert(1, ("- in the front end", front, "", *(front for _ in PERCENTILES)))
     names = ("!time", "#mean", "#80% interval", *(f"#p{p}" for p in PERCENTILES))
-    return Sheet(printable(served(s)), names, lines, ("80% interval",))
+    return Sheet(printable(served(s)), names, tuple(lines), ("80% interval",))
 
 
 def curve_sheet(services: Sequence[Service]) -> Sheet:
@@ -257,7 +275,7 @@ def _service(axes: Axes, s: Service) -> None:
             _curve(axes, range(len(PERCENTILES)), list(time.at.values()), 1.0, name.replace("_", " "))
     rate = s.traffic.qps
     arrive = f"{s.traffic.concurrency:,} requests at a time" if rate is None else f"{number(rate)} requests/s arrive"
-    about = f"{arrive}, {number(s.requests_per_second)} requests/s are served"
+    about = f"{arrive}, {number(s.requests_per_second)} requests/s up to the last token"
     share = f"percentile of {s.traffic.requests:,} requests"
     axes.set(ylabel="seconds", xlabel=share, yscale="log", title=about)
     axes.set_xticks(range(len(PERCENTILES)), [f"{p}%" for p in PERCENTILES])

@@ -84,6 +84,18 @@ def test_a_server_runs_as_many_requests_as_batch_says_and_else_as_recommend(
     assert g.service is not None and g.service.to_dict() == answer["service"]
 
 
+def test_what_is_said_of_a_server_can_be_understood() -> None:
+    """What waits for nothing else waits for the front end, and fewer are served a second than arrive."""
+    g = onnxperf.llm(config=SMALL, gpu="l4", engine="vllm", prompt=64, output=64, batch=4, qps=100, requests=50)
+    assert g.service is not None and g.service.to_dict()["front_seconds"] == 0.01
+    shown = " ".join(str(g).split())
+    assert "- in the front end 10 ms 10 ms 10 ms 10 ms" in shown and "have 10 ms of the server's front end" in shown
+    assert "requests/s and" in shown and "tokens/s from the first arrival to the last token; utilization " in shown
+    assert "which comes after the last arrival" in shown and "share of that time in which anything runs" in shown
+    loop = str(onnxperf.llm(config=SMALL, gpu="l4", prompt=64, output=64, batch=4, concurrency=[1, 2]))
+    assert "utilization is the share of the time in which anything runs" in loop and "front end" not in loop
+
+
 def test_help_has_no_options_without_meaning_here(onnxperf_cli: Any) -> None:
     shown = onnxperf_cli("llm", "--help")[1]
     for option in ("--mode", "--loss", "--optimizer", "--recompute", "--accumulate", "--layout"):
