@@ -60,10 +60,11 @@ def recommend_decoder(
     """`recommend` of a language model."""
     from onnxperf.decide.choices import priced
     from onnxperf.decide.pace import Pace
-    from onnxperf.decide.recommend_llm import keep, recommended_llm
+    from onnxperf.decide.recommend_llm import check_gpus, keep, recommended_llm
     from onnxperf.ground.tables import console
     from onnxperf.views.choices_llm import show_recommendation
 
+    check_gpus(asked["gpus"])
     if qps is None:
         raise UsageError("recommend takes --qps, and --tpot, --ttft or both, for a language model")
     percentage = None if percentile is None else int(percentile) if percentile.is_integer() else percentile

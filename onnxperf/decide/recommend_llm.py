@@ -149,6 +149,13 @@ def keep(r: LanguageRecommendation) -> None:
         raise LimitExceeded(f"no plan serves {number(r.qps)} requests/s at {said}")
 
 
+def check_gpus(gpus: int | None) -> None:
+    """Raise UsageError, which says what to write instead, where a number of GPUs is asked for."""
+    if gpus is not None:
+        one = f"--parallel tp={gpus} instead of --gpus {gpus} tries one alone"
+        raise UsageError(f"plans of a language model are on 1, 2, 4 and 8 GPUs: {one}, leave --gpus out")
+
+
 def recommended_llm(
     asked: Decoding, gpus: Sequence[Gpu], qps: float, pace: Pace, prices: Mapping[str, Price],
     tell: Progress | None = None,
@@ -157,10 +164,7 @@ def recommended_llm(
     if pace.token_s is None and pace.first_s is None:
         raise UsageError("say how soon tokens must come: --tpot 50ms, --ttft 1s, or both")
     terms = asked.request.terms
-    if terms.get("gpus") is not None:
-        raise UsageError(
-            "plans of a language model are on 1, 2, 4 and 8 GPUs: --parallel tp=4 takes one, leave --gpus out"
-        )
+    check_gpus(terms.get("gpus"))
     parallel = (plan_text(terms["parallel"]),) if terms.get("parallel") else PLANS
     tried = [(device, plan) for device, _ in each(gpus) for plan in parallel]
     plans, others, about, errors = list[LanguagePlan](), list[tuple[str, str, str]](), list[Instance](), list[Error]()
