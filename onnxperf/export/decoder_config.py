@@ -10,10 +10,11 @@ from typing import Any
 
 from onnxperf.export.decoder_families import ACTIVATIONS, ALIASES, FAMILIES, OTHERS, SAME, STRUCTURE
 from onnxperf.export.decoder_quantised import Stored, stored
-from onnxperf.ground.errors import UsageError, near_names, printable, unreadable
+from onnxperf.ground.errors import ModelError, UsageError, near_names, printable, unreadable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
+POSITIONS = 4096  # of the longest context, by transformers' default, where a row of FAMILIES has no other
 MAX_FACTOR = 60_000  # of float16's largest number, 65,504
 DTYPES = ("float16", "bfloat16", "float32")
 FULL, WINDOWED, LINEAR = "full_attention", ("sliding_attention", "chunked_attention"), "linear_attention"
@@ -99,7 +100,8 @@ class DecoderConfig:
     latent: of DeepSeek-V2's and V3's attention, the width of the vector that keys and values are made of, else 0;
     q_latent: of queries, 0 where they are made of the input; nope_dim: of head_dim, what is not rotated; v_dim: of a
     head's values; index_heads, index_dim: of the products by which sparse attention chooses index_count keys, 0 where
-    all are seen. gate: attention's result is gated; value_norm: values are normed by head; per_layer: width of the
+    all are seen. unsaid: which of dtype and max_position_embeddings the configuration does not have. gate:
+    attention's result is gated; value_norm: values are normed by head; per_layer: width of the
     input that each layer has of each token, of per_layer_vocab; layer_scalar: a number multiplies what a layer gives;
     streams: residual ones beside each other; low_rank: of the product beside attention that they go with; state: what
     layers of linear attention keep.
@@ -161,6 +163,7 @@ class DecoderConfig:
     layer_scalar: bool = False
     streams: int = 1
     low_rank: int = 0
+    unsaid: tuple[str, ...] = ()
     state: State | None = None
 
     @property
@@ -204,8 +207,8 @@ class DecoderConfig:
 def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
     """The sizes in a config.json.
 
-    Raises UsageError where there is no such file, where it is no such configuration, and for a model type that is not
-    known.
+    Raises UsageError where there is no such file, where the configuration can't be, and for a model type that is not
+    known; ModelError where the file is no JSON object, or too large.
     """
     try:
         with open(path, "rb") as file:
@@ -213,13 +216,13 @@ def read_config(path: str | os.PathLike[str]) -> DecoderConfig:
     except OSError as e:
         raise unreadable(path, e) from None
     if len(data) > MAX_CONFIG:
-        raise UsageError(f"{os.fspath(path)} is larger than 1 MiB, which no model's config.json is")
+        raise ModelError(f"{os.fspath(path)} is larger than 1 MiB, which no model's config.json is")
     try:
         config = json.loads(data)
     except (ValueError, RecursionError):
-        raise UsageError(f"{os.fspath(path)} is not valid JSON") from None
+        raise ModelError(f"{os.fspath(path)} is not valid JSON") from None
     if not isinstance(config, dict):
-        raise UsageError(f"{os.fspath(path)} is not a model's config.json: it is not a JSON object")
+        raise ModelError(f"{os.fspath(path)} is not a model's config.json: it is not a JSON object")
     return config_of(config, os.fspath(path))
 
 
@@ -249,6 +252,9 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     if heads % kv_heads:
         raise UsageError(f"{where}: {heads} attention heads can't share {kv_heads} heads of keys and values evenly")
     latent = _latent(keys) if keys.flag("latent") else {}
+    if hidden % heads and not latent and keys.get("head_dim") is None:
+        both = (f"{keys.spelt.get(key, key)} {keys.get(key)}" for key in ("hidden_size", "num_attention_heads"))
+        raise UsageError(f"{where}: {' is not a multiple of '.join(both)}, and there is no head_dim")
     head_dim = latent.get("head_dim", head_dim)
     bias, attention_bias = keys.flag("use_bias"), keys.flag("attention_bias")
     widths, qk_norm = keys.get("intermediate_size"), keys.get("qk_norm", keys.flag("use_qk_norm"))
@@ -258,7 +264,9 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     sizes = {
         "model_type": kind, "vocab": keys.size("vocab_size"), "hidden": hidden, "heads": heads, "kv_heads": kv_heads,
         "head_dim": head_dim, "inner": keys.size("intermediate_size_mlp", inner),
-        "positions": keys.size("max_position_embeddings", 4096), "dtype": dtype, "activation": ACTIVATIONS[act],
+        "positions": keys.size("max_position_embeddings", FAMILIES[kind].get("max_position_embeddings", POSITIONS)),
+        "unsaid": tuple(key for key in ("dtype", "max_position_embeddings") if key not in keys.said),
+        "dtype": dtype, "activation": ACTIVATIONS[act],
         "epsilon": keys.number("rms_norm_eps", 1e-6),
         "norm": keys.get("norm", "rms"), "placement": _placement(keys), "position": keys.text("position", "rope"),
         "position_offset": keys.get("position_offset", 0), "interleaved": keys.flag("interleaved"),
@@ -294,6 +302,7 @@ class Keys:
         if isinstance(rope, Mapping) and share in rope:
             named[share] = share, rope[share]
         self.spelt = {key: name for key, (name, _) in named.items()}
+        self.said = {key for key, (_, value) in named.items() if value is not None}
         both = {**usual, **{key: value for key, (_, value) in named.items()}}
         self.values, self.where = {key: value for key, value in both.items() if value is not None}, where
         for key, value in usual.get("must", {}).items():

@@ -48,26 +48,38 @@ STRUCTURE = frozenset({
     "names",
 })  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "ministral3": {"num_key_value_heads": 8, "head_dim": 128},
-    "mixtral": {"num_key_value_heads": 8, "num_experts": 8, "num_experts_per_tok": 2},
+    "llama": {"max_position_embeddings": 2048},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131072},
+    "ministral3": {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 262144},
+    "mixtral": {
+        "num_key_value_heads": 8, "num_experts": 8, "num_experts_per_tok": 2,
+        "max_position_embeddings": 131072,
+    },
     "phi3": {},
-    "qwen2": {"qkv_bias": True, "full_first": 28, "use_sliding_window": False},
+    "qwen2": {"qkv_bias": True, "full_first": 28, "use_sliding_window": False, "max_position_embeddings": 32768},
     "qwen2_moe": {
         "qkv_bias": True, "full_first": 28, "use_sliding_window": False, "last_of_step": True, "shared_gate": True,
         "norm_topk_prob": False, "num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
+        "max_position_embeddings": 32768,
     },
-    "qwen3": {"qk_norm": "head", "head_dim": 128, "full_first": 28, "use_sliding_window": False},
+    "qwen3": {
+        "qk_norm": "head", "head_dim": 128, "full_first": 28, "use_sliding_window": False,
+        "max_position_embeddings": 32768,
+    },
     "qwen3_moe": {
         "qk_norm": "head", "head_dim": 128, "num_key_value_heads": 4, "use_sliding_window": False,
         "last_of_step": True, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+        "max_position_embeddings": 32768,
     },
-    "gemma": {"tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True},
+    "gemma": {
+        "tie_word_embeddings": True, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "scaled": True,
+        "max_position_embeddings": 8192,
+    },
     "gemma2": {
         **GEMMA, "placement": "both", "full_every": 2, "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256,
+        "max_position_embeddings": 8192,
     },
     "gemma3_text": {
         **GEMMA, "placement": "both", "qk_norm": "head", "full_every": 6, "vocab_size": 262208,
@@ -86,14 +98,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262144, "layer_scalar": True,
         "global_head_dim": 512,
     },
-    "glm": {"partial_rotary_factor": 0.5, "attention_bias": True, "out_bias": False, "interleaved": True},
+    "glm": {
+        "partial_rotary_factor": 0.5, "attention_bias": True, "out_bias": False, "interleaved": True,
+        "max_position_embeddings": 131072,
+    },
     "glm4": {
         "partial_rotary_factor": 0.5, "attention_bias": True, "out_bias": False, "placement": "both",
         "interleaved": True,
+        "max_position_embeddings": 131072,
     },
     "glm4_moe": {
         "partial_rotary_factor": 0.5, "out_bias": False, "num_experts": 128, "num_experts_per_tok": 8,
         "moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1,
+        "max_position_embeddings": 131072,
     },
     "gpt_oss": {
         "head_dim": 64, "attention_bias": True, "sinks": True, "expert_bias": True, "clamped": True, "full_every": 2,
@@ -105,8 +122,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rotates": "windowed", "interleaved": True, "last_of_step": True, "n_shared_experts": 1, "num_experts": 8,
         "num_experts_per_tok": 2,
     },
-    "deepseek": {},
-    "deepseek_v2": {"latent": True, "num_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False},
+    "deepseek": {"max_position_embeddings": 2048},
+    "deepseek_v2": {
+        "latent": True, "num_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
+        "max_position_embeddings": 2048,
+    },
     "deepseek_v3": {
         "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "first_k_dense_replace": 3,
@@ -115,11 +135,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "first_k_dense_replace": 3, "index_n_heads": 64, "index_head_dim": 128,
         "index_topk": 2048,
+        "max_position_embeddings": 163840,
     },
     "glm_moe_dsa": {
         "latent": True, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
         "n_shared_experts": 1, "first_k_dense_replace": 3, "index_n_heads": 32, "index_head_dim": 128,
         "index_topk": 2048, "index_skip_topk_offset": 2, "index_topk_freq": 1,
+        "max_position_embeddings": 202752,
     },
     "gpt2": {
         "norm": "layer", "position": "learned", "plain": True, "use_bias": True, "hidden_act": "gelu_new",
@@ -166,20 +188,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rotates": "windowed",
     },
     "nemotron": {"norm": "layer", "plain": True, "hidden_act": "relu2", "partial_rotary_factor": 0.5},
-    "granite": {},
-    "granitemoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "granite": {"max_position_embeddings": 2048},
+    "granitemoe": {"num_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 2048},
     "olmo2": {"placement": "post", "qk_norm": "whole", "max_position_embeddings": 2048},
     "olmo3": {
         "placement": "post", "qk_norm": "whole", "max_position_embeddings": 2048, "sliding_window": 4096,
         "full_every": 4,
     },
     "olmoe": {"qk_norm": "whole", "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
-    "exaone4": {"placement": "post", "qk_norm": "head", "sliding_window": 4096, "full_every": 4, "rotates": "windowed"},
+    "exaone4": {
+        "placement": "post", "qk_norm": "head", "sliding_window": 4096, "full_every": 4, "rotates": "windowed",
+        "max_position_embeddings": 2048,
+    },
     "smollm3": {
         "num_key_value_heads": 4, "tie_word_embeddings": True, "max_position_embeddings": 32768,
         "no_rope_layer_interval": 4, "use_sliding_window": False,
     },
-    "seed_oss": {"attention_bias": True, "out_bias": False, "head_dim": 128, "num_key_value_heads": 8},
+    "seed_oss": {
+        "attention_bias": True, "out_bias": False, "head_dim": 128, "num_key_value_heads": 8,
+        "max_position_embeddings": 524288,
+    },
     "ernie4_5": {
         "interleaved": True, "tie_word_embeddings": True, "head_dim": 128, "num_key_value_heads": 2,
         "max_position_embeddings": 131072,
@@ -189,7 +217,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2, "first_k_dense_replace": 1,
         "last_of_step": True,
     },
-    "dots1": {"qk_norm": "head", "sliding_window": 4096, "full_every": 1},
+    "dots1": {"qk_norm": "head", "sliding_window": 4096, "full_every": 1, "max_position_embeddings": 2048},
     "minimax_m2": {
         "qk_norm": "whole", "head_dim": 128, "num_key_value_heads": 8, "num_experts": 256, "num_experts_per_tok": 8,
         "rotary_dim": 64, "max_position_embeddings": 196608,
@@ -217,6 +245,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "state": "mamba2", "position": "none", "names": {"position_embedding_type": "position"}, "num_experts": 8,
         "num_experts_per_tok": 2, "shared_expert_intermediate_size": 1024, "mamba_d_state": 256, "mamba_n_groups": 1,
         "mamba_num_heads": 128,
+        "max_position_embeddings": 2048,
     },
     "jamba": {
         "state": "mamba", "position": "none", "state_norms": True, "num_key_value_heads": 8, "full_every": 8,

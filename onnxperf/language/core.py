@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from onnxperf.answer.accuracy import Accuracy
 from onnxperf.export.decoder import decoder
-from onnxperf.export.decoder_config import DecoderConfig, config_of, read_config
+from onnxperf.export.decoder_config import ATTENDING, DecoderConfig, config_of, read_config
 from onnxperf.export.decoder_quantised import FP8, Stored
 from onnxperf.graph import opened
 from onnxperf.ground.codec import Document, plain
@@ -60,6 +60,14 @@ ENGINE = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
+#: Of a configuration whose format of weights nobody has described here.
+UNKNOWN = (
+    "the configuration stores weights as {}, a format that is not known: say --weights int4 or int8, --precision fp8,"
+    " or --precision bf16 or fp16 for weights in 16 bits"
+)
+#: Of a configuration that does not say a type, or how long contexts may be.
+UNTYPED = "the configuration has no torch_dtype: {} is taken, and --precision says another"
+UNLIMITED = "the configuration has no max_position_embeddings: {:,} is transformers' default for {}"
 #: Of a configuration in float32, in which weights are published and not served.
 IN_HALF = "the type of the configuration is float32: it is served in {}, as engines do; --precision fp32 keeps float32"
 #: Of a configuration with layers that see the last positions alone.
@@ -255,7 +263,7 @@ def llm(
             model, gpu, Request(b"", dims=dims, shapes=shapes, trip_counts=trip_counts, terms=as_terms(terms)), config,
             prefill, weights, prune_lm_head, cache, engine, draft, accept, draft_tokens,
         )  # fmt: skip
-        lengths = Lengths(prompt, output, chunk, positions, cached, steps.engine.block)
+        lengths = Lengths(prompt, output, chunk, positions, cached, steps.engine.block, steps.limit)
         return generation(
             steps,
             lengths,
@@ -308,7 +316,7 @@ def generation(
     """What `llm` answers of these runs, lengths and requests; sizes: of two pools. Raises UsageError where a batch or a
     length can't be.
     """
-    lengths.check(steps.draft.positions if steps.draft else None)
+    lengths.check(steps.draft)
     steps = steps.made_for(lengths.longest)
     batches = batches_of(batch, MAX_BATCH)
     each = steps.cache_bytes_per_token()
@@ -493,10 +501,11 @@ def config_steps(
     served = c.dtype if c.dtype != "float32" else _half(gpu)
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune}
+    _check_stored(c, weights, asked)
     built = opened(decoder(c, **how))._replace(name=name or c.model_type)
     begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.prompt_apart else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
-    told = [STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []
+    told = [*_defaults(c, asked), *([STORED.format(c.stored_as, dtype)] if c.stored_as and plain else [])]
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == served else []
     told += [] if prune else [EVERY_POSITION]
     told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
@@ -505,7 +514,7 @@ def config_steps(
     told += [_kept_states(c)] if c.state else []
     shared = sum(b.back > 0 for b in c.blocks)
     told += [SHARED.format(shared, c.layers)] if shared else []
-    steps = Steps(built, gpu, asked, begins, told=tuple(told), engine=engine)
+    steps = Steps(built, gpu, asked, begins, told=tuple(told), engine=engine, limit=_limit(c))
     steps.check()
     return steps
 
@@ -527,12 +536,13 @@ def under(
     precision = str(asked.terms.get("precision", "keep"))
     if precision not in SERVED_IN:
         raise UsageError(f"{flag} serves in {', '.join(SERVED_IN)}, not in --precision {precision}")
+    _check_stored(c, weights, asked)
     half = _half(gpu) if c.dtype == "float32" else c.dtype
     dtype = BUILT_AS.get(precision, half)
     stored = {"keep": c.stored, "fp8": FP8}.get(precision)
     stored = WEIGHTS_ONLY[weights] if weights is not None else stored
     cache = cache or (stored.cache if stored else "") or None
-    told = [ENGINE.format(engine.title)]
+    told = [*_defaults(c, asked), ENGINE.format(engine.title)]
     told += [STORED.format(c.stored_as, dtype)] if c.stored_as and stored is None else []
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == half else []
     measured = NOT_SPARSE if c.index_count else IN_MODELS
@@ -544,7 +554,8 @@ def under(
         built = opened(decoder(c, **how))._replace(name=name or c.model_type)
         begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.latent else None
         return Steps(
-            built, gpu, asked, begins, told=tuple(told), engine=engine, stored=stored, precision=precision
+            built, gpu, asked, begins, told=tuple(told), engine=engine, stored=stored, precision=precision,
+            limit=_limit(c),
         )  # fmt: skip
 
     steps = runs(c)
@@ -569,6 +580,24 @@ def thinned(c: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig, int]:
         return replace(c, blocks=c.blocks[:layers])
 
     return cut(first + 2 * period + rest), cut(first + 3 * period + rest), periods - 2
+
+
+def _check_stored(c: DecoderConfig, weights: str | None, asked: Request) -> None:
+    """Raise UsageError where nobody knows, or says, in how many bits weights are."""
+    if c.stored_as and c.stored is None and weights is None and asked.terms.get("precision", "keep") == "keep":
+        raise UsageError(UNKNOWN.format(c.stored_as))
+
+
+def _defaults(c: DecoderConfig, asked: Request) -> list[str]:
+    """What is taken where the configuration says nothing."""
+    typed = "dtype" not in c.unsaid or asked.terms.get("precision", "keep") in BUILT_AS
+    return [*([] if typed else [UNTYPED.format(c.dtype)]), *filter(None, [_limit(c)])]
+
+
+def _limit(c: DecoderConfig) -> str:
+    """Whose the limit on contexts is, where the configuration has none and the model attends; else ""."""
+    unsaid = "max_position_embeddings" in c.unsaid and any(b.mixer in ATTENDING for b in c.blocks)
+    return UNLIMITED.format(c.positions, c.model_type) if unsaid else ""
 
 
 def _half(gpu: Gpu) -> str:

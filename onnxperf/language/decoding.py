@@ -116,7 +116,7 @@ class Decoding:
         """The runs on a card, or on several by a plan, and the lengths. Raises UsageError where they can't be."""
         terms = self.request.terms if parallel is None else {**self.request.terms, "parallel": parallel}
         steps, positions = steps_of(self.model, gpu, replace(self.request, terms=terms), **self.built)
-        lengths = Lengths(**self.tokens, positions=positions, block=steps.engine.block)
+        lengths = Lengths(**self.tokens, positions=positions, block=steps.engine.block, limit=steps.limit)
         lengths.check()
         return steps, lengths
 

@@ -100,7 +100,7 @@ class Lengths:
     """Tokens of a prompt and of the output; chunk: how many of the prompt go into one run, None for all.
 
     positions: the longest context that the model was made for, None where that is not known; cached: the share of the
-    prompt that a prefix cache has, in blocks of `block` tokens.
+    prompt that a prefix cache has, in blocks of `block` tokens; limit: as of `Steps`.
     """
 
     prompt: int
@@ -109,17 +109,20 @@ class Lengths:
     positions: int | None = None
     cached: float = 0.0
     block: int = 1
+    limit: str = ""
 
-    def check(self, of_draft: int | None = None) -> None:
-        """Raise UsageError where a length can't be; of_draft: the longest context that a draft was made for."""
+    def check(self, draft: Draft | None = None) -> None:
+        """Raise UsageError where a length can't be, for the model or for a draft."""
         for what, value, least in (("prompt", self.prompt, 1), ("output", self.output, 2), ("chunk", self.chunk, 1)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise UsageError(f"--{what} must be a whole number of at least {least}, not {value!r:.60}")
         check_share("--cached", self.cached)
-        for who, most in (("draft", of_draft), ("model", self.positions)):
+        small = (draft.positions, draft.steps.limit) if draft else (None, "")
+        for who, most, limit in (("draft", *small), ("model", self.positions, self.limit)):
             if most is not None and self.longest > most:
                 both = f"{self.prompt:,} + {self.output:,} tokens"
-                raise UsageError(f"--prompt and --output come to {both}, but the {who} was made for {most:,}")
+                why = limit or f"the {who} was made for {most:,}"
+                raise UsageError(f"--prompt and --output come to {both}, but {why}")
 
     @property
     def cached_tokens(self) -> int:

@@ -127,7 +127,8 @@ class Steps:
     weights of products; precision: what was asked for, where the runs have another, "" where they have it.
     thin: the same of two decoders with few layers, which differ by a period of the layers, and `times` how often that
     is in the model beyond the first: runs are then predicted from these, in a part of the time. draft: what proposes
-    tokens, None where a decode step gives one.
+    tokens, None where a decode step gives one. limit: by what default contexts are so long at most, "" where the model
+    says how long.
     """
 
     model: Opened
@@ -142,6 +143,7 @@ class Steps:
     thin: tuple[Steps, Steps] | None = field(default=None, repr=False, compare=False)
     times: int = 0
     draft: Draft | None = field(default=None, repr=False)
+    limit: str = ""
     kept: dict[tuple[int, int, int, int], Outline] = field(default_factory=dict, repr=False, compare=False)
 
     @property

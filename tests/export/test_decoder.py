@@ -12,9 +12,9 @@ import pytest
 
 import onnxperf
 from onnxperf.export.decoder import decoder, parameters
-from onnxperf.export.decoder_config import config_of, read_config
+from onnxperf.export.decoder_config import POSITIONS, config_of, read_config
 from onnxperf.export.decoder_families import FAMILIES, SAME
-from onnxperf.ground.errors import UsageError
+from onnxperf.ground.errors import ModelError, UsageError
 from onnxperf.running.pipeline import Request, run_of
 
 LLAMA2 = {
@@ -409,6 +409,10 @@ def test_a_cache_of_8_bits_is_one_that_onnx_runtime_has_kernels_for(kind: str, c
         ({"hidden_size": "64"}, "hidden_size must be a whole number"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number from 1 to 256"),
         ({"num_key_value_heads": 3}, "can't share 3 heads"),
+        (
+            {"num_attention_heads": 3, "num_key_value_heads": 3},
+            "hidden_size 64 is not a multiple of num_attention_heads 3, and there is no head_dim",
+        ),
         ({"hidden_act": "swiglu9"}, "activation 'swiglu9' is not known"),
         ({"torch_dtype": "float64"}, "torch_dtype 'float64' is not known"),
         ({"layer_types": ["full_attention"]}, "layer_types must be 2 of full_attention, sliding_attention"),
@@ -446,7 +450,7 @@ def test_no_type_of_transformers_is_taken_for_another() -> None:
 def test_files_that_are_no_configuration_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"config\.json"):
+    with pytest.raises(ModelError, match=r"config\.json"):
         read_config(path)
     with pytest.raises(UsageError, match="no such file"):
         read_config(tmp_path / "missing.json")
@@ -454,6 +458,47 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path, text: str) 
         read_config(tmp_path)
     path.write_text(json.dumps(TINY))
     assert read_config(path) == config_of(TINY)
+
+
+def test_heads_of_another_width_need_no_multiple() -> None:
+    assert config_of({**TINY, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 16}).head_dim == 16
+
+
+@pytest.mark.parametrize("engine", ["ort-genai", "vllm"])
+def test_what_a_configuration_does_not_say_is_told(engine: str) -> None:
+    """The limit on contexts is transformers' default, and where it is passed no file is said to have set it."""
+    silent = {key: value for key, value in TINY.items() if key not in ("torch_dtype", "max_position_embeddings")}
+    asked: dict[str, Any] = {"gpu": "l4", "prompt": 64, "output": 8, "engine": engine}
+    limit = "the configuration has no max_position_embeddings: 2,048 is transformers' default for llama"
+    untyped = "the configuration has no torch_dtype: float16 is taken, and --precision says another"
+    assert {limit, untyped} <= {*onnxperf.llm(config=silent, **asked).notes}
+    said = {**silent, "max_position_embeddings": 128, "torch_dtype": "float16"}
+    assert not {limit, untyped} & {*onnxperf.llm(config=said, **asked).notes}
+    assert untyped not in onnxperf.llm(config=silent, precision="bf16", **asked).notes
+    with pytest.raises(UsageError, match=rf"come to 2,048 \+ 8 tokens, but {limit}"):
+        onnxperf.llm(config=silent, **{**asked, "prompt": 2048})
+    with pytest.raises(UsageError, match=r"come to 200 \+ 8 tokens, but the model was made for 128"):
+        onnxperf.llm(config=said, **{**asked, "prompt": 200})
+
+
+@pytest.mark.slow
+def test_contexts_are_as_long_by_default_as_in_transformers() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
+
+    for kind in CONFIG_MAPPING_NAMES.keys() & FAMILIES.keys() - {"mamba", "mamba2"}:
+        theirs = CONFIG_MAPPING[kind]()
+        longest = getattr(theirs, "n_positions", None) or theirs.max_position_embeddings
+        assert FAMILIES[kind].get("max_position_embeddings", POSITIONS) == longest, kind
+
+
+@pytest.mark.parametrize("engine", ["ort-genai", "vllm"])
+def test_weights_in_a_format_that_nobody_knows_are_not_priced(engine: str) -> None:
+    given = {**TINY, "quantization_config": {"quant_method": "bits9"}}
+    asked: dict[str, Any] = {"gpu": "l4", "prompt": 16, "output": 8, "engine": engine}
+    with pytest.raises(UsageError, match="stores weights as bits9, a format that is not known: say weights int4"):
+        onnxperf.llm(config=given, **asked)
+    for more in ({"weights": "int4"}, {"precision": "bf16"}, {"precision": "fp8"}):
+        assert onnxperf.llm(config=given, **asked, **more).batches
 
 
 def test_windows_are_those_of_the_family() -> None:
