@@ -14,7 +14,7 @@ from onnxperf.ground.errors import ModelError, UsageError, near_names, printable
 
 MAX_CONFIG = 1 << 20  # bytes of a file
 MAX_SIZE, MAX_LAYERS = 1 << 24, 256  # a layer takes some 0.1 s to predict; no published model has 150
-POSITIONS = 4096  # of the longest context, by transformers' default, where a row of FAMILIES has no other
+POSITIONS = 4096  # of the longest context where nobody says, at least, unless positions are learned
 MAX_FACTOR = 60_000  # of float16's largest number, 65,504
 DTYPES = ("float16", "bfloat16", "float32")
 FULL, WINDOWED, LINEAR = "full_attention", ("sliding_attention", "chunked_attention"), "linear_attention"
@@ -264,7 +264,7 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
     sizes = {
         "model_type": kind, "vocab": keys.size("vocab_size"), "hidden": hidden, "heads": heads, "kv_heads": kv_heads,
         "head_dim": head_dim, "inner": keys.size("intermediate_size_mlp", inner),
-        "positions": keys.size("max_position_embeddings", FAMILIES[kind].get("max_position_embeddings", POSITIONS)),
+        "positions": _positions(keys),
         "unsaid": tuple(key for key in ("dtype", "max_position_embeddings") if key not in keys.said),
         "dtype": dtype, "activation": ACTIVATIONS[act],
         "epsilon": keys.number("rms_norm_eps", 1e-6),
@@ -287,6 +287,15 @@ def config_of(config: Mapping[str, Any], where: str = "config.json") -> DecoderC
         "state": _state(keys, hidden) if keys.get("state") else None,
     }  # fmt: skip
     return DecoderConfig(blocks=_blocks(keys, sizes), **sizes)
+
+
+def _positions(keys: Keys) -> int:
+    """The longest context: as the configuration has it, else by transformers' default, but POSITIONS at least where a
+    longer one needs no larger table of learned ones.
+    """
+    longest = keys.size("max_position_embeddings", POSITIONS)
+    learned = keys.text("position", "rope") == "learned"
+    return longest if learned or "max_position_embeddings" in keys.said else max(longest, POSITIONS)
 
 
 class Keys:

@@ -60,14 +60,9 @@ ENGINE = (
 )
 #: Of a configuration with weights that are quantised in a way that the graph does not have.
 STORED = "the configuration stores weights as {}: here they are {}; set --weights or --precision fp8"
-#: Of a configuration whose format of weights nobody has described here.
-UNKNOWN = (
-    "the configuration stores weights as {}, a format that is not known: say --weights int4 or int8, --precision fp8,"
-    " or --precision bf16 or fp16 for weights in 16 bits"
-)
 #: Of a configuration that does not say a type, or how long contexts may be.
 UNTYPED = "the configuration has no torch_dtype: {} is taken, and --precision says another"
-UNLIMITED = "the configuration has no max_position_embeddings: {:,} is transformers' default for {}"
+UNLIMITED = "the configuration has no max_position_embeddings: up to {:,} tokens are taken for a {} model"
 #: Of a configuration in float32, in which weights are published and not served.
 IN_HALF = "the type of the configuration is float32: it is served in {}, as engines do; --precision fp32 keeps float32"
 #: Of a configuration with layers that see the last positions alone.
@@ -501,11 +496,10 @@ def config_steps(
     served = c.dtype if c.dtype != "float32" else _half(gpu)
     dtype = BUILT_AS.get(str(asked.terms.get("precision", "keep")), served)
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "cache": cache, "prune_head": prune}
-    _check_stored(c, weights, asked)
     built = opened(decoder(c, **how))._replace(name=name or c.model_type)
     begins = opened(decoder(c, **how, begins=True))._replace(name=built.name) if c.prompt_apart else None
     plain = weights is None and asked.terms.get("precision") != "fp8"
-    told = [*_defaults(c, asked), *([STORED.format(c.stored_as, dtype)] if c.stored_as and plain else [])]
+    told = [*([STORED.format(c.stored_as, dtype)] if c.stored_as and plain else []), *_defaults(c, asked)]
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == served else []
     told += [] if prune else [EVERY_POSITION]
     told += [_kept_whole(c, 8 if cache else BITS[dtype])] if any(c.windows) else []
@@ -536,14 +530,13 @@ def under(
     precision = str(asked.terms.get("precision", "keep"))
     if precision not in SERVED_IN:
         raise UsageError(f"{flag} serves in {', '.join(SERVED_IN)}, not in --precision {precision}")
-    _check_stored(c, weights, asked)
     half = _half(gpu) if c.dtype == "float32" else c.dtype
     dtype = BUILT_AS.get(precision, half)
     stored = {"keep": c.stored, "fp8": FP8}.get(precision)
     stored = WEIGHTS_ONLY[weights] if weights is not None else stored
     cache = cache or (stored.cache if stored else "") or None
-    told = [*_defaults(c, asked), ENGINE.format(engine.title)]
-    told += [STORED.format(c.stored_as, dtype)] if c.stored_as and stored is None else []
+    told = [STORED.format(c.stored_as, dtype)] if c.stored_as and stored is None else []
+    told += [*_defaults(c, asked), ENGINE.format(engine.title)]
     told += [IN_HALF.format(dtype)] if c.dtype == "float32" and dtype == half else []
     measured = NOT_SPARSE if c.index_count else IN_MODELS
     told += [LATENT.format(measured, c.latent + c.rope_dim, c.latent)] if c.latent else []
@@ -580,12 +573,6 @@ def thinned(c: DecoderConfig) -> tuple[DecoderConfig, DecoderConfig, int]:
         return replace(c, blocks=c.blocks[:layers])
 
     return cut(first + 2 * period + rest), cut(first + 3 * period + rest), periods - 2
-
-
-def _check_stored(c: DecoderConfig, weights: str | None, asked: Request) -> None:
-    """Raise UsageError where nobody knows, or says, in how many bits weights are."""
-    if c.stored_as and c.stored is None and weights is None and asked.terms.get("precision", "keep") == "keep":
-        raise UsageError(UNKNOWN.format(c.stored_as))
 
 
 def _defaults(c: DecoderConfig, asked: Request) -> list[str]:
