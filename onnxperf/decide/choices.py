@@ -20,6 +20,7 @@ from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 
 MOST_BATCH = 1024  # the largest batch that is tried
+EMPTY = "there is nothing to compare: the model's batch is 0"
 GAIN = 1.01  # times the throughput: a larger batch that gains less is not worth its latency
 
 
@@ -132,6 +133,8 @@ def choices(
         raise errors[0]
     asked = {j: p for j, p in enumerate(first) if not isinstance(p, Error)}
     example = next(iter(asked.values()))
+    if not example.scenario.batch:
+        raise UsageError(EMPTY)
 
     def predicted(batch: int, at: Sequence[int]) -> Iterable[Outline]:
         return _outlined(runs(with_batch(r, batch), [devices[j] for j in at]))

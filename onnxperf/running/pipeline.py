@@ -94,8 +94,6 @@ def runs(request: Request, gpus: Sequence[Gpu]) -> list[tuple[Run, int]]:
     devices = [device for device, _ in cards]
     graph, kept = _bound(r, terms.get("mode") == "training")
     plan, batch = parse_plan(terms.get("parallel"), terms.get("gpus")), graph.batch
-    if not batch:
-        raise UsageError("there is nothing to run: the model's batch is 0; give another with --batch N")
     if plan.parts > 1 and (share := per_gpu(batch, plan)) != batch:
         graph = _at_batch(request, share, batch)
     inputs = tuple((t.name, t.shape) for t in graph.inputs)

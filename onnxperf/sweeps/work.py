@@ -12,13 +12,13 @@ from gpu_specs import Device
 from onnxperf.answer.outline import Outline
 from onnxperf.decide.at_batches import at_batches
 from onnxperf.decide.bindings import Names, has, names_of
-from onnxperf.decide.choices import Choice, choice_of
+from onnxperf.decide.choices import EMPTY, Choice, choice_of
 from onnxperf.export import source
 from onnxperf.graph import Graph, Opened, opened
 from onnxperf.graph import load as load_graph
 from onnxperf.graph.bind import shapes_of
 from onnxperf.graph.skeleton import skeleton
-from onnxperf.ground.errors import Error
+from onnxperf.ground.errors import Error, UsageError
 from onnxperf.running.pipeline import Request
 from onnxperf.running.terms import Bindings
 from onnxperf.sweeps.edition import edition
@@ -77,12 +77,13 @@ def predicted(
         sizes: Bindings = {"shapes": shapes, "dims": dict(point.dims), "batch": batch, "trip_counts": trip_counts}
         if batch not in read:
             try:
-                read[batch] = load_graph(model, **sizes, trains=trains)
+                loaded = load_graph(model, **sizes, trains=trains)
+                read[batch] = loaded if loaded.batch else UsageError(EMPTY)
             except Error as e:
                 read[batch] = e
-        if isinstance(loaded := read[batch], Error):
-            raise loaded
-        return loaded
+        if isinstance(of_batch := read[batch], Error):
+            raise of_batch
+        return of_batch
 
     def request(precision: str, batch: Any) -> Request:
         return Request(graph(batch), trip_counts=trip_counts, terms={**terms, "precision": precision})
