@@ -79,6 +79,16 @@ def test_a_runtime_that_does_not_run_on_the_card_says_so(gpu: str, terms: dict[s
         assert "unsupported-card  " in str(p)
 
 
+def test_no_choice_falls_on_a_runtime_that_does_not_run_on_the_card() -> None:
+    answer = onnxperf.compare(RESNET, gpu=["p100", "t4"], runtime="torch-compile")
+    ranked, other = answer.cards
+    assert (ranked.device.id, other.device.id) == ("t4", "p100-pcie-16gb")
+    assert not other.rank and "it needs 7.0 or higher" in other.why
+    tried = {c.what: c for c in onnxperf.whatif(RESNET, gpu="v100").changes}
+    assert tried["--runtime tensorrt"].seconds is None and "it needs 7.5 or higher" in tried["--runtime tensorrt"].why
+    assert "--runtime tensorrt --precision fp16" not in tried and tried["--runtime torch-eager"].seconds
+
+
 def test_training_and_several_gpus_are_measured_apart() -> None:
     step: dict[str, Any] = {"mode": "training", "runtime": "torch-eager", "gpu": "v100-pcie-32gb"}
     assert onnxperf.predict(BERT, **step).accuracy.status == "measured"

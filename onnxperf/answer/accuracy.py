@@ -103,23 +103,12 @@ def accuracy(run: Run, j: int = 0) -> Accuracy:
             return calibrated
         why = f"{calibrated.why}; exchanges between GPUs were not measured"
         return replace(calibrated, status=INFERRED, why=why)
-    if why := unsupported(run, j) or run.unmeasured:
+    if why := run.runtime.unsupported(device) or run.unmeasured:
         return Accuracy(NOT_VALIDATED, None, why)
     kind = s.mode + SEVERAL * (run.plan.gpus > 1)
     precision = precision_of(s, run.runtime, device, run.kept(stored_type, run.graph))
     newest = release(run.runtime.releases.newest) if run.runtime.releases else None
     return of_kind(s.runtime, kind, precision, _named(device), run.runtime.release or newest)
-
-
-def unsupported(run: Run, j: int) -> str:
-    """Why the runtime, in its release, does not run on device j at all; "" where it does."""
-    runtime, device = run.runtime, run.devices[j]
-    if runtime.releases is None or device.kind != "gpu":
-        return ""
-    why = runtime.releases.unsupported(device.capability, runtime.release)
-    named = f"{runtime.title or runtime.name} {runtime.release or 'of today'}"
-    of = "{}.{}".format(*device.capability)
-    return f"{named} does not run on {device.id}, of compute capability {of}: {why}" if why else ""
 
 
 def _calibrated(device: Device) -> Accuracy | None:

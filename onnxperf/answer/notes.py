@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_specs import Corrections, Device
-from onnxperf.answer.accuracy import unsupported
 from onnxperf.answer.several_gpus import notes as _of_several
 from onnxperf.graph import Graph, Note
 from onnxperf.ground.errors import counted, printable
@@ -65,7 +64,7 @@ def _with_cost(note: Note, run: Run, j: int) -> Note:
 
 def _unsupported(run: Run, j: int) -> Iterator[Note]:
     """Whether the runtime runs on the card at all."""
-    if why := unsupported(run, j):
+    if why := run.runtime.unsupported(run.devices[j]):
         yield Note("unsupported-card", why)
 
 

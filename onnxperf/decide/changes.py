@@ -189,12 +189,17 @@ def runtimes(run: Run) -> Iterator[dict[str, Any]]:
     """The other runtimes that are tried, each at the run's own precision and at those of fewer bits; of a training step
     those that train.
     """
-    for name in RUNTIMES:
-        if name != run.scenario.runtime and _for_cards(name) and _trains(RUNTIMES[name], run):
+    for name in others(run):
+        if not RUNTIMES[name].unsupported(run.devices[0]):
             quantised = _quantised(run) if name == QUANTISES else ()
             for precision in (run.scenario.precision, *_lighter(run), *quantised):
                 if precision != AMP or RUNTIMES[name].autocast is not None:
                     yield {"runtime": name, "precision": precision, **USUAL}
+
+
+def others(run: Run) -> list[str]:
+    """The other runtimes for cards, of a training step those that train."""
+    return [n for n in RUNTIMES if n != run.scenario.runtime and _for_cards(n) and _trains(RUNTIMES[n], run)]
 
 
 def _trains(runtime: Runtime, run: Run) -> bool:

@@ -150,9 +150,11 @@ def choices(
     tried, fixed = _tried({} if as_asked else asked, predicted, limit_s, tell)
     tried |= {j: (choice_of(p),) for j, p in asked.items() if as_asked}
     terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
+    unable = {j: str(p) for j, p in enumerate(first) if isinstance(p, Error)}
+    unable |= {j: why for j, (run, _) in predictable.items() if (why := run.runtime.unsupported(devices[j]))}
     cards = (
-        Card(d, choice_of(p), tried[j], accuracies[j]) if not isinstance(p, Error) else Card(d, None, why=str(p))
-        for j, (d, p) in enumerate(zip(devices, first, strict=True))
+        Card(d, None, why=unable[j]) if j in unable else Card(d, choice_of(asked[j]), tried[j], accuracies[j])
+        for j, d in enumerate(devices)
     )
     return Choices(example.scenario.model, terms, tuple(cards), fixed, as_asked, hosts)
 

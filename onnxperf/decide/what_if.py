@@ -17,6 +17,7 @@ from onnxperf.decide.changes import (
     each_sample,
     lacking,
     options,
+    others,
     precisions,
     replayed,
     runtimes,
@@ -31,6 +32,7 @@ from onnxperf.running.pipeline import Gpu, read_once, request_for, run_of, with_
 from onnxperf.running.run import Run
 from onnxperf.running.scenario import PLATFORMS
 from onnxperf.running.terms import Bound, Examples
+from onnxperf.runtimes import RUNTIMES
 from op_models import Move, Pointwise
 
 BATCHES = (4, 16)  # times the batch
@@ -111,6 +113,9 @@ def _terms(now: Prediction, run: Run) -> Iterator[WhatIf]:
         yield _under(now, run, "precision", {"precision": name})
     for name in lacking(run):
         yield WhatIf("precision", f"--precision {name}", None, why=f"{run.devices[0].name} has no unit for it")
+    for name in others(run):
+        if why := RUNTIMES[name].unsupported(run.devices[0]):
+            yield WhatIf("runtime", f"--runtime {name}", None, why=why)
     yield _under(now, run, "launch", replayed(run.runtime)) if not s.cuda_graph else _without_graph(now, run)
     if run.has_open_dims and not s.fix_dims:
         yield _under(now, run, "launch", {"fix_dims": True})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, get_args
 
+from gpu_specs import Device
 from onnxperf.fusions.engine import ALL, DISABLED, LEVELS, Rule, Rules, optimise
 from onnxperf.graph import Graph, Note, is_trained
 from onnxperf.ground.errors import Error, ModelError, UsageError, counted, printable
@@ -239,6 +240,15 @@ class Runtime:
         trains = self.autograd is None or callable(self.autograd)
         _need(trains, "autograd", "a function or None", self.autograd)
         _need(self.autocast is None or callable(self.autocast), "autocast", "a function or None", self.autocast)
+
+    def unsupported(self, device: Device) -> str:
+        """Why it does not run on a device at all, in its release; "" where it does."""
+        if self.releases is None or device.kind != "gpu":
+            return ""
+        why = self.releases.unsupported(device.capability, self.release)
+        named = f"{self.title or self.name} {self.release or 'of today'}"
+        of = "{}.{}".format(*device.capability)
+        return f"{named} does not run on {device.id}, of compute capability {of}: {why}" if why else ""
 
     @property
     def has_levels(self) -> bool:
