@@ -449,8 +449,9 @@ def _until_71(graph: Graph) -> Graph:
 LAST_GEMM_IN_FP32 = Release(8, 4)
 
 
-#: By release, from NVIDIA's support matrices and release notes: 8.5 came with Hopper and Ada, 8.5 was the last with
-#: Kepler, 8.6 the last with Maxwell and Pascal, 10.5 removed Volta, 10.8 came with Blackwell.
+#: By release. NVIDIA's release notes and support matrices: 8.5 was the last with Kepler, 9.0 dropped Maxwell, 10 takes
+#: Volta and later cards, 10.5 removed Volta, 10.8 came with Blackwell. Assumed, as those of CUDA: 7.1 came with Ampere,
+#: 8.5 with Ada and Hopper.
 CARDS = {
     "0": ((3, 5), (7, 5)), "7.1": ((3, 5), (8, 7)), "8.5": ((3, 5), (9, 0)), "8.6": ((5, 0), (9, 0)),
     "9": ((6, 0), (9, 0)), "10": ((7, 0), (9, 0)), "10.5": ((7, 5), (9, 0)), "10.8": ((7, 5), (12, 9)),

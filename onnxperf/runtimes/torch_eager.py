@@ -298,8 +298,8 @@ def refused(o: Operator) -> str:
 
 #: PyTorch loads no ONNX, so that no opset is too new. NEWEST: today's release.
 OPSETS, NEWEST = {torch_calls.OLDEST: MOST}, "2.13"
-#: Of builds of PyTorch: 2.0 is the first built for Hopper, with CUDA 11.8, 2.7 for Blackwell (pytorch.org, release
-#: notes of 2.7; the build matrix in its RELEASE.md).
+#: Of builds of PyTorch: 2.7 is the first for Blackwell (pytorch.org, release notes; the builds in RELEASE.md);
+#: 2.0 for Hopper is assumed, as the first with CUDA 11.8.
 CARDS = {torch_calls.OLDEST: ((3, 5), (8, 9)), "2.0": ((3, 5), (9, 0)), "2.7": ((5, 0), (12, 9))}
 LAST_BEFORE_2 = release(torch_calls.WRITES_ATTENTION)
 
