@@ -119,9 +119,9 @@ def choices(
     """Predict a model on these cards, at the request's batch and at batches 1, 2, 4, ... up to MOST_BATCH.
 
     On a card, batches end where the memory does, where a run takes longer than `limit_s`, or where twice the batch
-    gains less than GAIN. at_asked: where the request says its batch, try no other. A card that can't run the model says
-    why. Raises UsageError for a card that nobody knows, and
-    ModelError and UsageError where the model can't be predicted on any.
+    gains less than GAIN. at_asked: where the request says its batch, try no other. A card that can't run the model, or
+    that the runtime does not run on, says why. Raises UsageError for a card that nobody knows, and ModelError and
+    UsageError where the model can't be predicted on any.
     """
     if any(request.terms.get(term) for term in ("gpus", "parallel")):
         raise UsageError("cards are compared one GPU at a time: leave --gpus and --parallel out")
@@ -146,14 +146,15 @@ def choices(
         for j, (run, column) in predictable.items()
         if run.method.scheduled and PLATFORMS[devices[j].kind].launches
     }
-    as_asked = at_asked and names_batch(r)
-    tried, fixed = _tried({} if as_asked else asked, predicted, limit_s, tell)
-    tried |= {j: (choice_of(p),) for j, p in asked.items() if as_asked}
-    terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     unable = {j: str(p) for j, p in enumerate(first) if isinstance(p, Error)}
     unable |= {j: why for j, (run, _) in predictable.items() if (why := run.runtime.unsupported(devices[j]))}
+    able = {j: p for j, p in asked.items() if j not in unable}
+    as_asked = at_asked and names_batch(r)
+    tried, fixed = _tried({} if as_asked else able, predicted, limit_s, tell)
+    tried |= {j: (choice_of(p),) for j, p in able.items() if as_asked}
+    terms = {what: getattr(example.scenario, what) for what in ("runtime", "precision", "batch")}
     cards = (
-        Card(d, None, why=unable[j]) if j in unable else Card(d, choice_of(asked[j]), tried[j], accuracies[j])
+        Card(d, None, why=unable[j]) if j in unable else Card(d, choice_of(able[j]), tried[j], accuracies[j])
         for j, d in enumerate(devices)
     )
     return Choices(example.scenario.model, terms, tuple(cards), fixed, as_asked, hosts)

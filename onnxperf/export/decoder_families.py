@@ -122,7 +122,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rotates": "windowed", "interleaved": True, "last_of_step": True, "n_shared_experts": 1, "num_experts": 8,
         "num_experts_per_tok": 2,
     },
-    "deepseek": {"max_position_embeddings": 2048},
+    "deepseek": {},
     "deepseek_v2": {
         "latent": True, "num_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False,
         "max_position_embeddings": 2048,

@@ -582,7 +582,7 @@ def _defaults(c: DecoderConfig, asked: Request) -> list[str]:
 
 
 def _limit(c: DecoderConfig) -> str:
-    """Whose the limit on contexts is, where the configuration has none and the model attends; else ""."""
+    """How long contexts may be, where the configuration does not say and the model attends; else ""."""
     unsaid = "max_position_embeddings" in c.unsaid and any(b.mixer in ATTENDING for b in c.blocks)
     return UNLIMITED.format(c.positions, c.model_type) if unsaid else ""
 
