@@ -152,8 +152,8 @@ def keep(r: LanguageRecommendation) -> None:
 def check_gpus(gpus: int | None) -> None:
     """Raise UsageError, which says what to write instead, where a number of GPUs is asked for."""
     if gpus is not None:
-        one = f"write --parallel tp={gpus} instead of --gpus {gpus} to try one alone"
-        raise UsageError(f"a language model is tried on 1, 2, 4 and 8 GPUs: {one}")
+        one = f"--parallel tp={gpus} instead of --gpus {gpus} tries one alone"
+        raise UsageError(f"plans of a language model are on 1, 2, 4 and 8 GPUs: {one}, leave --gpus out")
 
 
 def recommended_llm(
